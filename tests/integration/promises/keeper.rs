@@ -1,5 +1,6 @@
 //! `acquire --while-pid`: what stays behind to keep a script's lock, and when it goes.
 
+use crate::promises::watchdog::assert_holds_nothing;
 use crate::support::prelude::*;
 
 /// A script that holds the lock "a" from its `ready` line on; `rest` follows.
@@ -15,7 +16,7 @@ fn bash(redis: &Redis, text: &str) -> Command {
 }
 
 /// The same after a first line.
-fn after(first: &str, redis: &Redis, options: &str, rest: &str) -> Running {
+pub fn after(first: &str, redis: &Redis, options: &str, rest: &str) -> Running {
     let text = format!(
         "{first}\neval \"$(redlock acquire a --while-pid $$ {options})\"\necho ready\n{rest}"
     );
@@ -87,7 +88,7 @@ fn however_a_script_is_killed_its_lock_is_free_at_once() {
 }
 
 #[test]
-fn a_keeper_holds_nothing_of_the_script_and_one_connection() {
+fn a_keeper_is_small_and_holds_nothing_of_the_script_and_one_connection() {
     let redis = Redis::start();
     let script = after("exec 8>eight 9< <(sleep 60)", &redis, "", WAIT);
     let keeper = keeper(&script);
@@ -95,32 +96,17 @@ fn a_keeper_holds_nothing_of_the_script_and_one_connection() {
     wait_until("it has renewed", || {
         redis.cli(&["CLIENT", "LIST"]).contains("cmd=evalsha")
     });
-    let process = std::path::PathBuf::from(format!("/proc/{keeper}"));
-    // How many files of these kinds it has open, and of others.
-    let open_files = || {
-        let mut counts = [0; 4];
-        for entry in fs::read_dir(process.join("fd")).unwrap().flatten() {
-            let file = fs::read_link(entry.path()).unwrap_or_default();
-            let kinds = ["/dev/null", "socket:", "anon_inode:"];
-            let kind = kinds.map(|kind| file.display().to_string().starts_with(kind));
-            counts[kind.iter().position(|&is_it| is_it).unwrap_or(3)] += 1;
-        }
-        counts
-    };
-    // While it renews it also has marks and processes open, for a moment.
-    let mut files = [0; 4];
-    wait_until("it has nothing else open", || {
-        files = open_files();
-        files[3] == 0
-    });
-    assert_eq!(files[..2], [3, 1]);
-    let directory = fs::read_link(process.join("cwd")).unwrap();
-    assert_eq!(directory.to_str(), Some("/"));
-    let stat = fs::read_to_string(process.join("stat")).unwrap();
+    assert_holds_nothing(keeper);
+    let stat = fs::read_to_string(format!("/proc/{keeper}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(')').unwrap();
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let (session, terminal) = (fields[3], fields[4]);
     assert_eq!((session, terminal), (keeper.to_string().as_str(), "0"));
+    let status = fs::read_to_string(format!("/proc/{keeper}/status")).unwrap();
+    // Without the program itself, which is of another size in each build; `make bench` looks at both.
+    let (_, own) = status.split_once("RssAnon:").unwrap();
+    let (own, _) = own.split_once(" kB").unwrap();
+    assert!(own.trim().parse::<u64>().unwrap() <= 2048, "{status}");
 }
 
 #[test]
@@ -133,58 +119,40 @@ fn a_script_goes_on_beside_its_keeper_where_there_is_no_dev_null() {
 }
 
 #[test]
-fn a_keeper_keeps_the_lock_of_a_stopped_script_and_after_its_connection_broke() {
-    for is_stopped in [false, true] {
-        let redis = Redis::start();
-        let mut script = holder(&redis, "--ttl 6s", WAIT);
-        if is_stopped {
-            script.suspend();
-        } else {
-            redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+fn a_keeper_keeps_the_lock_of_a_stopped_script_and_after_its_connection_or_its_server_ended() {
+    for what in ["stop", "connection", "server"] {
+        let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+        let mut script = holder(&redis, "--ttl 10s", WAIT);
+        match what {
+            "stop" => script.suspend(),
+            "connection" => drop(redis.cli(&["CLIENT", "KILL", "TYPE", "normal"])),
+            _ => {
+                redis.kill();
+                redis.start_again();
+                wait_until("the data is there", || redis.holder("a").is_some());
+            }
         }
-        script.await_renewals(&redis, 5);
+        script.await_renewals(&redis, 4);
         let kept = redis.holder("a");
         assert_eq!(kept, Some(script.pid()), "{}", redis.describe_key("a"));
+        script.kill();
+        redis.await_free("a");
     }
 }
 
 #[test]
-fn a_keeper_survives_a_redis_that_restarts_with_its_data() {
-    let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let mut script = holder(&redis, "--ttl 10s", WAIT);
-    let token = redis.cli(&["GET", "redlock:a"]);
-    redis.kill();
-    redis.start_again();
-    wait_until("the data is there", || {
-        redis.cli(&["GET", "redlock:a"]) == token
-    });
-    script.await_renewals(&redis, 1);
-    assert!(!script.has_ended());
-    script.kill();
-    redis.await_free("a");
-}
-
-#[test]
-fn a_script_whose_lock_is_forced_away_is_stopped_with_all_it_runs() {
-    let redis = Redis::left_empty();
-    let mut script = holder(&redis, "", "sleep 300 & echo $!; wait");
-    let child = script.line().parse().unwrap();
-    let keeper = keeper(&script);
-    ends(&redis, "release --force -q a").assert_code(0);
-    script.finish();
-    wait_until("its child is gone, and the keeper", || {
-        !is_alive(child) && !is_alive(keeper)
-    });
-}
-
-#[test]
-fn a_script_that_ignores_term_is_killed_after_kill_after_also_where_a_renewal_finds_its_lock_lost()
-{
-    for is_forced in [true, false] {
+fn a_script_whose_lock_is_lost_is_stopped_with_all_it_runs_and_killed_if_it_ignores_that() {
+    let obeys = "sleep 300 & echo $!; wait";
+    let deaf = "trap '' TERM; sleep 300 & echo $!; while :; do sleep 0.05; done";
+    for (rest, is_forced, signal) in [
+        (obeys, true, libc::SIGTERM),
+        (deaf, true, libc::SIGKILL),
+        (deaf, false, libc::SIGKILL),
+    ] {
         let mut redis = Redis::left_empty();
-        let rest = "trap '' TERM; echo deaf; while :; do sleep 0.05; done";
         let mut script = holder(&redis, "--ttl 6s -k 300ms", rest);
-        script.expect_line("deaf");
+        let child = script.line().parse().unwrap();
+        let keeper = keeper(&script);
         if is_forced {
             ends(&redis, "release --force -q a").assert_code(0);
         } else {
@@ -192,46 +160,41 @@ fn a_script_that_ignores_term_is_killed_after_kill_after_also_where_a_renewal_fi
             redis.kill();
             redis.start_again();
         }
-        script.finish().assert_killed_by(libc::SIGKILL);
+        script.finish().assert_killed_by(signal);
+        wait_until("its child is gone, and the keeper", || {
+            !is_alive(child) && !is_alive(keeper)
+        });
     }
 }
 
 #[test]
-fn with_on_lost_warn_a_script_may_hear_of_it_and_goes_on() {
-    let redis = Redis::start();
-    let rest = "trap 'echo lost; exit 3' URG; echo set; while :; do sleep 0.05; done";
-    let mut script = after("export REDLOCK_ON_LOST=warn", &redis, "", rest);
-    script.expect_line("set");
-    ends(&redis, "release --force -q a").assert_code(0);
-    script.expect_line("lost");
-    script.finish().assert_code(3);
+fn with_on_lost_warn_a_script_may_hear_of_a_loss_or_a_stop_and_goes_on() {
+    let rest = r#"trap 'echo heard' URG; echo set
+        while [ ! -e "$HOME/end" ]; do sleep 0.05; done; echo over"#;
+    for (line, is_kept) in [("release --force -q a", false), ("stop -n a", true)] {
+        let redis = Redis::left_empty();
+        let mut script = after("export REDLOCK_ON_LOST=warn", &redis, "", rest);
+        script.expect_line("set");
+        let keeper = keeper(&script);
+        wait_until("the keeper watches", || redis.trackers() > 0);
+        ends(&redis, line).assert_code(0);
+        script.expect_line("heard");
+        assert_eq!(redis.is_held("a"), is_kept);
+        assert!(!script.has_ended() && (!is_kept || is_alive(keeper)));
+        fs::write(redis.dir.path().join("end"), "").unwrap();
+        let end = script.finish();
+        end.assert_code(0);
+        assert_eq!(end.stdout.lines().last(), Some("over"));
+        wait_until("the keeper is gone", || !is_alive(keeper));
+    }
     // One that doesn't listen is left alone.
+    let redis = Redis::start();
     let rest = "while kill -0 $PPID; do sleep 0.05; done";
     let mut deaf = after("export REDLOCK_ON_LOST=warn", &redis, "", rest);
     let keeper = keeper(&deaf);
     ends(&redis, "release --force -q a").assert_code(0);
     wait_until("the keeper is gone", || !is_alive(keeper));
     assert!(!deaf.has_ended());
-}
-
-#[test]
-fn with_on_lost_warn_a_script_may_hear_that_it_is_to_stop_and_keeps_its_lock() {
-    let redis = Redis::left_empty();
-    let rest = r#"trap 'echo asked' URG; echo set
-        while [ ! -e "$HOME/end" ]; do sleep 0.05; done; echo over"#;
-    let mut script = after("export REDLOCK_ON_LOST=warn", &redis, "", rest);
-    script.expect_line("set");
-    let keeper = keeper(&script);
-    wait_until("the keeper watches", || redis.trackers() > 0);
-    ends(&redis, "stop -n a").assert_code(0);
-    script.expect_line("asked");
-    assert!(is_alive(keeper) && !script.has_ended());
-    ends(&redis, "run -n a -- true").assert_code(75);
-    fs::write(redis.dir.path().join("end"), "").unwrap();
-    let end = script.finish();
-    end.assert_code(0);
-    assert_eq!(end.stdout.lines().last(), Some("over"));
-    wait_until("the keeper is gone", || !is_alive(keeper));
 }
 
 #[test]
@@ -421,38 +384,6 @@ wait"#;
 }
 
 #[test]
-fn when_one_of_several_subshells_is_killed_the_others_work_on_under_their_own_locks() {
-    let redis = Redis::start();
-    let subshell = r#"( me=$BASHPID; eval "$(redlock acquire $name --while-pid $me)"; echo $me; read go <gate ) &"#;
-    let rest = format!("mkfifo gate; for name in b c d; do {subshell} done; wait");
-    let mut script = holder(&redis, "", &rest);
-    let subshells: Vec<i32> = (0..3).map(|_| script.line().parse().unwrap()).collect();
-    send(subshells[0], libc::SIGKILL);
-    wait_until("its lock is released", || {
-        redis.cli(&["EXISTS", "redlock:b", "redlock:c", "redlock:d"]) == "2"
-    });
-    assert!(subshells[1..].iter().all(|&pid| is_alive(pid)));
-    script.kill();
-    redis.await_free("a c d");
-    wait_until("all are stopped", || {
-        !subshells.iter().any(|&pid| is_alive(pid))
-    });
-}
-
-#[test]
-fn a_keeper_ends_as_other_programs_do() {
-    let redis = Redis::start();
-    let trace = redis.dir.path().join("trace");
-    let mut script = holder(&redis, "", WAIT);
-    let options = ["-e", "trace=none", "-o", trace.to_str().unwrap()];
-    let mut strace = attach_strace(keeper(&script), &options);
-    script.kill();
-    strace.wait().unwrap();
-    let end = fs::read_to_string(&trace).unwrap();
-    assert!(end.contains("+++ exited with 0 +++"), "{end}");
-}
-
-#[test]
 fn a_keeper_is_forked_when_no_other_thread_is_left() {
     let redis = Redis::with(&["--requirepass", "secret"]);
     let trace = redis.dir.path().join("trace");
@@ -477,15 +408,10 @@ fn a_keeper_is_forked_when_no_other_thread_is_left() {
     send(process, libc::SIGKILL);
     script.finish().assert_code(0);
     let trace = fs::read_to_string(trace).unwrap();
-    let lines = trace.lines().filter_map(|line| line.split_once(' '));
-    let lines: Vec<(&str, &str)> = lines.collect();
-    let thread = lines.iter().find(|(_, call)| call.contains("exit(0)"));
-    let (thread, _) = thread.unwrap_or_else(|| panic!("{trace}"));
-    let first = |is_its: bool, what: &str| {
-        let is_it = |(pid, call): &(&str, &str)| (pid == thread) == is_its && call.contains(what);
-        lines.iter().position(is_it).unwrap()
-    };
-    let (ended, forked) = (first(true, "+++ exited"), first(false, "SIGCHLD"));
+    let (before, _) = trace.split_once(" exit(0)").expect("a thread ends");
+    let thread = before.lines().last().unwrap();
+    let ended = trace.find(&format!("{thread} +++ exited")).unwrap();
+    let forked = trace.find("SIGCHLD").unwrap();
     assert!(ended < forked, "{trace}");
 }
 
@@ -613,27 +539,12 @@ fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
 }
 
 #[test]
-fn a_keeper_is_small() {
-    let redis = Redis::start();
-    let mut script = holder(&redis, "--ttl 6s", WAIT);
-    script.await_renewals(&redis, 3);
-    let status = fs::read_to_string(format!("/proc/{}/status", keeper(&script))).unwrap();
-    // Without the program itself, which is of another size in each build; `make bench` looks at both.
-    let (_, own) = status.split_once("RssAnon:").unwrap();
-    let (own, _) = own.split_once(" kB").unwrap();
-    assert!(own.trim().parse::<u64>().unwrap() <= 2048, "{status}");
-}
-
-#[test]
 fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_the_limit_of_descriptors()
  {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let rest = r#"for n in $(seq 90); do sleep 60 & echo $!; done; echo all; read go <"$HOME/gate"; kill -9 $$"#;
-    let limited = format!(
-        "ulimit -n 64; eval \"$(redlock acquire a --ttl 6s -k 100ms --while-pid $$)\"; {rest}"
-    );
-    let mut script = Running::start(&mut sh(&redis, &limited));
+    let mut script = after("ulimit -n 64", &redis, "--ttl 6s -k 100ms", rest);
     let pids = (0..90).map(|_| script.line().parse().unwrap());
     let started: Vec<i32> = pids.collect();
     script.expect_line("all");
@@ -663,6 +574,8 @@ fn a_script_is_killed_before_all_processes_are_looked_at() {
     let killed = first("SIGKILL").unwrap_or_else(|| panic!("{calls}"));
     let looked = first("\"/proc\",").unwrap_or_else(|| panic!("{calls}"));
     assert!(killed < looked, "{calls}");
+    // The keeper ends as other programs do.
+    assert!(calls.contains("+++ exited with 0 +++"), "{calls}");
 }
 
 #[test]
@@ -728,18 +641,25 @@ fn a_process_that_an_earlier_worker_forks_is_not_part_of_the_work() {
 }
 
 #[test]
-fn a_token_that_nobody_reads_is_not_kept_for_a_process_that_has_ended() {
+fn an_acquire_whose_token_nobody_reads_ends_with_the_process_it_is_for_or_by_a_signal() {
     let redis = Redis::left_empty();
-    let mut process = Running::start(Command::new("sleep").arg("60"));
-    let pid = process.pid().to_string();
-    // A pipe that is full.
-    let (_reader, writer) = nix::unistd::pipe().unwrap();
-    let flags = nix::fcntl::OFlag::O_NONBLOCK;
-    nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETFL(flags)).unwrap();
-    while nix::unistd::write(&writer, &[0; 4096]).is_ok() {}
-    let mut acquire = redis.redlock(&["acquire", "-q", "a", "--while-pid", &pid, "--ttl", "1h"]);
-    let mut acquire = acquire.stdout(writer).spawn().unwrap();
-    wait_until("it is held", || redis.is_held("a"));
-    process.kill();
-    wait_until("it has ended", || acquire.try_wait().unwrap().is_some());
+    for is_signalled in [false, true] {
+        let mut process = Running::start(Command::new("sleep").arg("60"));
+        let pid = process.pid().to_string();
+        // A pipe that is full.
+        let (_reader, writer) = nix::unistd::pipe().unwrap();
+        let flags = nix::fcntl::OFlag::O_NONBLOCK;
+        nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETFL(flags)).unwrap();
+        while nix::unistd::write(&writer, &[0; 4096]).is_ok() {}
+        let words = words!("acquire -q a --ttl 1h --while-pid", &pid);
+        let mut acquire = redis.redlock(words).stdout(writer).spawn().unwrap();
+        wait_until("it is held", || redis.is_held("a"));
+        if is_signalled {
+            send(acquire.id().try_into().unwrap(), libc::SIGTERM);
+        } else {
+            process.kill();
+        }
+        wait_until("it has ended", || acquire.try_wait().unwrap().is_some());
+        redis.await_free("a");
+    }
 }

@@ -21,8 +21,8 @@ pub enum Place {
     Job(&'static str),
 }
 
-pub use Place::NoTerminal;
-use Place::{Head, Job};
+use Place::Job;
+pub use Place::{Head, NoTerminal};
 
 /// Interactive shells with job control, that edit no lines and read no files.
 const SHELLS: [&str; 4] = [
@@ -35,7 +35,7 @@ const SHELLS: [&str; 4] = [
 pub const JOB: Place = Job(SHELLS[0]);
 
 /// Perl programs in the home directory: one that runs its arguments in a process group of its own, and passes nothing on
-/// to it; and a COMMAND that takes its time to clean up when it is asked to end, however often: longer than signals may
+/// to it; and a COMMAND that takes its time to clean up at a request to end, however often: longer than signals may
 /// be apart that are one request, so that none of them comes only when redlock releases the lock.
 const APART: &str = "setpgrp; exec @ARGV";
 const CLEANS_UP: &str = r#"
@@ -136,27 +136,25 @@ impl Scene {
             .collect();
         let above = std::iter::successors(Some(programs[0]), |&pid| Some(parent(pid)));
         let above: Vec<i32> = above.take_while(|&pid| pid > 1).collect();
-        let outermost = above
-            .iter()
-            .rposition(|&pid| name(pid) == "redlock")
-            .unwrap();
-        let processes = above[..=outermost].to_vec();
         let is_redlock = |pid: &i32| name(*pid) == "redlock";
+        let redlocks: Vec<i32> = above.iter().copied().filter(is_redlock).collect();
+        let outermost = redlocks.last();
+        let mut parts = above.split_inclusive(|pid| Some(pid) == outermost);
         Self {
-            redlocks: processes.iter().copied().filter(is_redlock).collect(),
             place,
             line,
             terminal,
             labels,
             programs,
-            processes,
+            processes: parts.next().unwrap().to_vec(),
+            redlocks,
             settled: 0,
             columns: 100,
         }
     }
 
     fn outermost(&self) -> i32 {
-        *self.processes.last().unwrap()
+        *self.redlocks.last().unwrap()
     }
 
     /// Waits until each program has said this so often.
@@ -179,8 +177,8 @@ impl Scene {
         }
     }
 
-    /// Sends a signal to the outermost redlock, to all, to the whole job, to COMMAND or to a timeout(1) around. Waits until
-    /// processes are stopped that this stops.
+    /// Sends a signal to the outermost redlock, to all redlocks, to the whole job, to COMMAND, to a timeout(1) around or to the
+    /// watchdog. Waits until processes are stopped that this stops.
     fn send(&self, name: &str, to: &str) {
         let number = name.parse().unwrap_or_else(|_| signal(name) as i32);
         let outermost = self.outermost();
@@ -190,6 +188,7 @@ impl Scene {
             "job" => vec![-group(outermost)],
             "command" => vec![self.programs[0]],
             "timeout" => vec![parent(outermost)],
+            "watchdog" => vec![await_watchdog(outermost)],
             _ => panic!("{to}"),
         };
         if name == "TSTP" {
@@ -339,9 +338,17 @@ fn without_a_terminal_command_and_its_children_get_each_signal_once_and_as_itsel
         let steps = format!("{name}@redlock ={name} 64@redlock");
         check(&redis, NoTerminal, &line, &steps);
     }
-    // Each hang-up may ask for a reload.
-    let steps = "HUP@redlock =HUP HUP@redlock =HUP";
-    check(&redis, NoTerminal, "ONE COUNTS HUP", steps);
+    for (line, steps) in [
+        // Each hang-up may ask for a reload.
+        ("ONE COUNTS HUP", "HUP@redlock =HUP HUP@redlock =HUP"),
+        // In the order of an aborted build: children first.
+        (
+            "ONE COUNTS TERM",
+            "TERM@command TERM@watchdog TERM@redlock =TERM",
+        ),
+    ] {
+        check(&redis, NoTerminal, line, steps);
+    }
 }
 
 #[test]
@@ -407,8 +414,10 @@ fn a_hang_up_ends_command_and_frees_the_lock_whoever_leads_the_session() {
         (JOB, "ONE timeout 60 COUNTS", false),
     ] {
         let mut scene = Scene::start(&redis, place, line);
-        let steps: &[&str] = if is_stopped { &["^Z", "prompt"] } else { &[] };
-        steps.iter().for_each(|step| scene.act(step));
+        if is_stopped {
+            scene.act("^Z");
+            scene.act("prompt");
+        }
         scene.terminal.hang_up();
         wait_until(&format!("all have ended: {place:?}, {line}"), || {
             !scene.processes.iter().any(|&pid| is_alive(pid))
@@ -439,8 +448,12 @@ fn ctrl_z_stops_all_of_a_job_with_its_redlocks_and_fg_continues_it_in_each_shell
 
 #[test]
 fn ctrl_z_stops_nothing_where_no_shell_could_continue_it() {
+    let redis = start();
     let steps = "^Z size ~WINCH ".repeat(2);
-    check(&start(), Head, "ONE timeout 60 COUNTS WINCH", &steps);
+    check(&redis, Head, "ONE timeout 60 COUNTS WINCH", &steps);
+    // A COMMAND that is stopped stays so until somebody continues it.
+    let steps = "STOP@command pause CONT@command =CONT";
+    check(&redis, Head, "ONE COUNTS CONT", steps);
 }
 
 #[test]
@@ -452,6 +465,10 @@ fn tstp_that_is_sent_to_redlock_alone_stops_command_too_and_cont_continues_both(
     check(&redis, JOB, line, &steps);
     let steps = "TSTP@redlock CONT@redlock =CONT ".repeat(2);
     check(&redis, NoTerminal, line, &steps);
+    // A COMMAND that ignores the signal, which is 20, works on, and so does redlock.
+    let ignores = "ONE sh -c \"trap '' TSTP; exec COUNTS USR1\"";
+    let steps = "20@redlock pause USR1@redlock =USR1";
+    check(&redis, NoTerminal, ignores, steps);
 }
 
 #[test]
@@ -530,68 +547,13 @@ fn a_second_request_that_is_sent_half_a_second_after_the_first_kills() {
         // Long before its minute is over, or this would never end.
         check(&redis, NoTerminal, "ONE COUNTS INT TERM", &steps);
     }
-    // On a terminal what COMMAND has started is asked and killed, too.
+    // On a terminal, the processes that COMMAND has started get both, too.
     let both = "ONE sh -c '~/counter grandchild NUM60 TERM & exec COUNTS TERM'";
     let steps = "TERM@redlock ~TERM pause TERM@redlock >137";
     check(&redis, Head, both, steps);
 }
 
-/// Sends two signals to a run within half a second, and then lets COMMAND end; what it prints after
-/// the first. If the machine was slower than that nothing is known, and this is repeated.
-fn lines_after(redis: &Redis, first: Signal, second: Signal) -> String {
-    let words = words!(
-        "run --ttl 120s -k 60s a -- perl -e {} child INT TERM WINCH",
-        COUNTER
-    );
-    for _ in 0..50 {
-        let mut run = Running::start(&mut redis.redlock(words));
-        run.line();
-        let began = Instant::now();
-        run.signal(first);
-        run.expect_line(&format!("child {}", &first.as_str()[3..]));
-        run.signal(second);
-        // The kernel gives the lower number first, to redlock and to COMMAND: when this one has
-        // arrived, so has all that comes of the others.
-        send(run.pid(), libc::SIGWINCH);
-        let mut lines = String::new();
-        while !lines.ends_with("WINCH\n") {
-            match run.next_line() {
-                Some(line) => lines += line.strip_prefix("child ").unwrap_or(&line),
-                None => break,
-            }
-        }
-        let took = began.elapsed();
-        let is_alive_then = lines.ends_with("WINCH\n");
-        assert!(
-            is_alive_then || took >= SAME,
-            "killed within {took:?} by {first} and {second}; it said {lines:?}"
-        );
-        if is_alive_then {
-            send(run.pid(), libc::SIGRTMAX());
-            run.finish().assert_exited(0);
-            if took < SAME {
-                return lines;
-            }
-        }
-    }
-    panic!("this machine never did it within {SAME:?}");
-}
-
-#[test]
-fn within_half_a_second_a_signal_is_the_same_request_and_only_another_one_is_passed_on() {
-    let redis = Redis::start();
-    let (term, int) = (Signal::SIGTERM, Signal::SIGINT);
-    for (first, second, lines) in [
-        (term, term, "WINCH\n"),
-        (int, int, "WINCH\n"),
-        (int, term, "TERM\nWINCH\n"),
-        (term, int, "INT\nWINCH\n"),
-    ] {
-        assert_eq!(lines_after(&redis, first, second), lines, "{first}");
-    }
-}
-
-/// How often each relay is tried: what decides is which of several signals comes first.
+/// Number of tries of each relay: its outcome depends on which of several signals comes first.
 const ROUNDS: usize = 12;
 
 #[test]

@@ -54,78 +54,53 @@ fn processes_of(home: &Path) -> Vec<String> {
 #[test]
 fn process_lists_show_redlock_its_watchdog_and_command_alone() {
     let redis = Redis::start();
-    let words = words!("redlock run --ttl 9s -k 1s a -- sleep 50");
-    let expected = ["redlock", "rl-watchdog", "sleep"];
-    for is_on_terminal in [false, true] {
-        let (terminal, run);
-        let pid = if is_on_terminal {
-            terminal = on_terminal(&redis, words);
-            terminal.pid()
-        } else {
-            run = Running::start(&mut directly(&redis, words));
-            run.pid()
-        };
-        wait_until("it has the lock", || redis.holder("a") == Some(pid));
+    // On a terminal, and without one.
+    for before in ["env", "setsid -w"] {
+        let words = words!("redlock run --ttl 9s -k 1s a -- sleep 50");
+        let _terminal = on_terminal(&redis, &[&self::words(before, &[])[..], words].concat());
+        let pid = await_some("it has the lock", || redis.holder("a"));
         await_watchdog(pid);
         redis.await_calls("pexpire", redis.calls("pexpire") + 3);
-        assert_eq!(processes_of(redis.dir.path()), expected);
+        let mut names = processes_of(redis.dir.path());
+        names.retain(|name| name != "setsid");
+        assert_eq!(names, ["redlock", "rl-watchdog", "sleep"]);
         send(pid, libc::SIGTERM);
         wait_until("it has ended", || !is_alive(pid));
     }
 }
 
 #[test]
-fn a_kill_of_redlocks_group_leaves_nothing_of_the_command() {
-    let redis = Redis::start();
-    let mut run = run(&redis, words!("run --ttl 60s a -c", FAMILY));
-    let family = family(&mut run);
-    await_watchdog(run.pid());
-    killpg(Pid::from_raw(run.pid()), Signal::SIGKILL).unwrap();
-    wait_until("all are dead", || !family.iter().any(|&pid| is_alive(pid)));
-    run.finish();
-}
-
-#[test]
-fn a_signal_for_the_watchdog_of_a_dead_redlock_keeps_it_from_nothing() {
-    let redis = Redis::start();
-    let mut run = run(&redis, words!("run --ttl 60s a -c", FAMILY));
-    let family = family(&mut run);
-    let watchdog = await_watchdog(run.pid());
-    // The watchdog sees the signal and the end of redlock at once.
-    send(watchdog, libc::SIGSTOP);
-    wait_until("it is stopped", || state(watchdog) == Some('T'));
-    send(run.pid(), libc::SIGKILL);
-    run.finish();
-    send(watchdog, libc::SIGTERM);
-    send(watchdog, libc::SIGCONT);
-    wait_until("all are dead", || !family.iter().any(|&pid| is_alive(pid)));
-    wait_until("it has ended", || !is_alive(watchdog));
-}
-
-#[test]
-fn a_term_for_every_process_reaches_command_once() {
-    let redis = Redis::start();
-    let command = r#"
-        trap 'echo asked' TERM
-        echo ready $$
-        while [ ! -e "$HOME/over" ]; do sleep 0.01 & wait $!; done"#;
-    let script = r#"exec redlock run -v --ttl 120s -k 60s a -c "$0" 2>&1"#;
-    let mut run = Running::start(&mut directly(&redis, &["sh", "-c", script, command]));
-    let ready = loop {
-        if let Some(pid) = run.line().strip_prefix("ready ") {
-            break pid.parse().unwrap();
+fn a_kill_of_redlock_leaves_nothing_of_the_command_whatever_hits_its_group_or_its_watchdog() {
+    for (hit, ttl) in [("group", "60s"), ("term", "60s"), ("kill", "6s")] {
+        let redis = Redis::start();
+        let mut run = run(&redis, words!("run --ttl {} -k 1s a -c", ttl, FAMILY));
+        let family = family(&mut run);
+        let mut watchdog = await_watchdog(run.pid());
+        match hit {
+            "group" => killpg(Pid::from_raw(run.pid()), Signal::SIGKILL).unwrap(),
+            "term" => {
+                // The watchdog sees the signal and the end of redlock at once.
+                send(watchdog, libc::SIGSTOP);
+                wait_until("it is stopped", || state(watchdog) == Some('T'));
+                run.kill();
+                send(watchdog, libc::SIGTERM);
+                send(watchdog, libc::SIGCONT);
+            }
+            _ => {
+                send(watchdog, libc::SIGKILL);
+                let first = watchdog;
+                // The next renewal replaces it.
+                watchdog = await_some("there is another", || {
+                    crate::support::watchdog(run.pid()).filter(|&second| second != first)
+                });
+                run.kill();
+            }
         }
-    };
-    let watchdog = await_watchdog(run.pid());
-    // In the order of an aborted build: children first.
-    for pid in [ready, watchdog, run.pid()] {
-        send(pid, libc::SIGTERM);
+        wait_until(&format!("all are dead: {hit}"), || {
+            !family.iter().any(|&pid| is_alive(pid))
+        });
+        wait_until("it has ended", || !is_alive(watchdog));
     }
-    while !run.line().contains("stopping the command") {}
-    fs::write(redis.dir.path().join("over"), "").unwrap();
-    let end = run.finish();
-    assert_eq!(end.stdout.matches("asked").count(), 1, "{end:?}");
-    end.assert_code(0);
 }
 
 #[test]
@@ -184,24 +159,6 @@ fn a_signal_for_redlocks_group_reaches_command_also_when_a_new_watchdog_gets_it_
         send(run.pid(), libc::SIGRTMAX());
         run.expect_line("child end");
         run.finish();
-    }
-}
-
-#[test]
-fn a_kill_of_timeouts_group_leaves_nothing_of_the_command_as_with_flock() {
-    let redis = Redis::start();
-    let file = redis.dir.path().join("lock");
-    let flock = words!("timeout -s KILL 4 flock {} sh -c", file.to_str().unwrap());
-    for locker in [
-        flock,
-        words!("timeout -s KILL 4 redlock run --ttl 60s a -c"),
-    ] {
-        // The group of timeout(1), without what has left it.
-        let words = [locker, &["sleep 50 & echo ready $!; wait"]].concat();
-        let mut run = Running::start(&mut directly(&redis, &words));
-        let sleeper = pid_in(&run.line());
-        run.finish().assert_code(137);
-        wait_until("it is dead", || !is_alive(sleeper));
     }
 }
 
@@ -350,20 +307,6 @@ fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
 }
 
 #[test]
-fn a_stopped_redlock_with_on_lost_warn_has_its_command_go_on() {
-    let redis = Redis::start();
-    let mut gate = Gate::new(&redis);
-    let words = words!("run --ttl 6s REDLOCK_ON_LOST=warn a -c", UNTIL_GATE);
-    let run = run(&redis, words).at_ready();
-    await_watchdog(run.pid());
-    run.suspend();
-    ends(&redis, "run -q a -- true").assert_code(0);
-    run.resume();
-    gate.open();
-    run.finish().assert_code(79);
-}
-
-#[test]
 fn a_watchdog_ends_with_its_run_and_kills_nothing_that_was_left_on_purpose() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
@@ -378,40 +321,31 @@ fn a_watchdog_ends_with_its_run_and_kills_nothing_that_was_left_on_purpose() {
     send(daemon, libc::SIGKILL);
 }
 
-#[test]
-fn a_killed_watchdog_is_replaced_with_the_next_renewal() {
-    let redis = Redis::start();
-    let mut run = run(&redis, words!("run --ttl 6s -k 1s a -c", FAMILY));
-    let family = family(&mut run);
-    let first = await_watchdog(run.pid());
-    send(first, libc::SIGKILL);
-    wait_until("there is another", || {
-        watchdog(run.pid()).is_some_and(|second| second != first)
-    });
-    run.kill();
-    wait_until("all are dead", || !family.iter().any(|&pid| is_alive(pid)));
-}
-
-#[test]
-fn a_watchdog_holds_nothing_of_the_job() {
-    let redis = Redis::start();
-    let run = run(&redis, &["run", "a", "--", "sleep", "50"]);
-    let watchdog = await_watchdog(run.pid());
+/// Asserts that one socket is all that this helper process holds, besides /dev/null, and what tells it the time, signals and
+/// the ends of processes.
+#[track_caller]
+pub fn assert_holds_nothing(helper: i32) {
     let open = || {
-        let open = fs::read_dir(format!("/proc/{watchdog}/fd")).unwrap();
-        let open = open.flat_map(|fd| fs::read_link(fd.unwrap().path()));
+        let open = fs::read_dir(format!("/proc/{helper}/fd")).unwrap();
+        let open = open.flatten().flat_map(|fd| fs::read_link(fd.path()));
         let mut open: Vec<String> = open.map(|path| path.display().to_string()).collect();
-        // COMMAND's descriptor keeps nothing open of what COMMAND has.
-        let own = ["timerfd", "pidfd", "signalfd"];
-        open.retain(|path| path != "/dev/null" && !own.iter().any(|own| path.contains(own)));
+        // A descriptor of a process keeps nothing open of what that has.
+        open.retain(|path| path != "/dev/null" && !path.starts_with("anon_inode:"));
         open
     };
     wait_until(
         "it has one socket and nothing else",
         || matches!(&open()[..], [socket] if socket.starts_with("socket:")),
     );
-    let directory = fs::read_link(format!("/proc/{watchdog}/cwd")).unwrap();
+    let directory = fs::read_link(format!("/proc/{helper}/cwd")).unwrap();
     assert_eq!(directory.to_str(), Some("/"));
+}
+
+#[test]
+fn a_watchdog_holds_nothing_of_the_job() {
+    let redis = Redis::start();
+    let run = run(&redis, &["run", "a", "--", "sleep", "50"]);
+    assert_holds_nothing(await_watchdog(run.pid()));
     run.signal(Signal::SIGTERM);
     run.finish().assert_code(143);
 }
@@ -469,26 +403,6 @@ fn at_a_limit_of_processes_a_deadlock_is_found_all_the_same() {
     other.finish().assert_code(0);
     let more = connections() - before;
     assert!(more < 20, "{more}");
-}
-
-#[test]
-fn at_a_limit_of_processes_a_command_is_dead_before_its_lease_ends_while_redis_stands_still() {
-    let user = some_or_return!(OtherUser::alone());
-    let redis = Redis::start();
-    let perl = r#"$SIG{TERM} = "IGNORE"; $| = 1; print "ready $$\n"; sleep 50"#;
-    load_scripts(&redis);
-    let proxy = Proxy::new(&redis);
-    let words = words!("--ttl 12s a -- perl -e", perl);
-    let mut run = limited(&user, &proxy.url(), words);
-    let command = pid_in(&run.line());
-    wait_until("it is renewed", || proxy.answered("renew") > 0);
-    // To this run it stands still, and the next one sees the end of the lease.
-    proxy.set_hook(|_| Action::LoseRequest);
-    let next = ends(&redis, "run -q a -- true");
-    let is_left = is_alive(command);
-    next.assert_code(0);
-    assert!(!is_left);
-    run.finish().assert_code(79);
 }
 
 #[test]
