@@ -45,14 +45,9 @@ impl Full {
 
     /// Starts redlock with this pipe as its standard error.
     fn redlock(&self, redis: &Redis, arguments: &[&str]) -> Running {
-        Running::start(&mut self.command(redis, arguments))
-    }
-
-    /// Returns redlock with this pipe as its standard error.
-    fn command(&self, redis: &Redis, arguments: &[&str]) -> Command {
         let script = "exec redlock \"$@\" 2>\"$0\"";
         let shell = ["sh", "-c", script, self.path.to_str().unwrap()];
-        directly(redis, &[&shell, arguments].concat())
+        Running::start(&mut directly(redis, &[&shell, arguments].concat()))
     }
 
     /// Reads what is in it now; all that was read so far.
@@ -66,22 +61,15 @@ impl Full {
     }
 }
 
-/// Where a stubborn COMMAND gives its signs of life.
-fn life(redis: &Redis) -> PathBuf {
-    redis.dir.path().join("life")
-}
-
 /// Lease of a stubborn COMMAND. redlock kills COMMAND about 180 ms before this lease ends.
 const LEASE: Duration = Duration::from_secs(6);
 
-/// Starts a stubborn COMMAND whose redlock can say nothing. Returns its pid, too.
-fn stubborn(full: &Full, redis: &Redis) -> (Running, i32) {
-    let life = life(redis);
+/// Starts a stubborn COMMAND whose redlock can say nothing, with this option.
+fn stubborn(full: &Full, redis: &Redis, option: [&str; 2]) -> Running {
+    let life = redis.dir.path().join("life");
     let life = life.to_str().unwrap();
-    let words = words!("run --ttl 6s -k 200ms a -- perl -e", STUBBORN, life);
-    let mut run = full.redlock(redis, words);
-    let child = run.pid_after("ready");
-    (run, child)
+    let words = words!("-k 200ms a -- perl -e {} {}", STUBBORN, life);
+    full.redlock(redis, &[&["run"], &option[..], words].concat())
 }
 
 /// COMMAND is dead by the end of a lease that was renewed before now.
@@ -107,7 +95,8 @@ fn stall_between_renewals(redis: &Redis) {
 fn assert_dies_within_the_lease(fail: impl FnOnce(&Redis)) {
     let redis = Redis::start();
     let full = Full::new(&redis);
-    let (run, child) = stubborn(&full, &redis);
+    let mut run = stubborn(&full, &redis, ["--ttl", "6s"]);
+    let child = run.pid_after("ready");
     fail(&redis);
     assert_dies_in_time(&redis, child);
     run.finish().assert_code(79);
@@ -130,70 +119,14 @@ fn a_redis_that_stalls_stops_command_though_its_messages_are_not_read() {
 }
 
 #[test]
-fn the_next_holder_never_meets_a_command_whose_redlock_can_say_nothing() {
-    let redis = Redis::start();
-    let full = Full::new(&redis);
-    let (run, child) = stubborn(&full, &redis);
-    // In the queue, and patient enough to wait there while the server is suspended.
-    let next = Gated::queued(&redis, words!("REDLOCK_REDIS_TIMEOUT=60s -q a"));
-    stall_between_renewals(&redis);
-    // The lease that was renewed before that ends now, and the server sees it when it goes on.
-    let expiry = now() + LEASE;
-    wait_until("the lease is over", || now() > expiry);
-    redis.resume();
-    let next = next.ready();
-    let view = redis.describe_key("a");
-    assert!(!is_alive(child), "two COMMANDs run at once; {view}");
-    assert_dead_before(redis.dir.path(), expiry);
-    next.end();
-    run.finish().assert_code(79);
-}
-
-#[test]
 fn a_timeout_stops_command_though_its_messages_are_not_read() {
     let redis = Redis::left_empty();
     let full = Full::new(&redis);
-    let life = life(&redis);
-    let life = life.to_str().unwrap();
-    let words = words!("run -t 500ms -k 200ms a -- perl -e", STUBBORN, life);
-    let mut run = full.redlock(&redis, words);
+    let mut run = stubborn(&full, &redis, ["-t", "500ms"]);
     // None if it was stopped before it could ignore that.
     let child = run.next_line().map(|line| pid_in(line.trim()));
     run.finish().assert_code(124);
     assert!(child.is_none_or(|child| !is_alive(child)));
-}
-
-#[test]
-fn a_warning_that_is_not_read_does_not_keep_redlock_from_its_end() {
-    let redis = Redis::start();
-    let full = Full::new(&redis);
-    let mut gate = Gate::new(&redis);
-    let script = r#"echo ready; read go <"$HOME/gate"; echo done"#;
-    let mut run = full.command(&redis, words!("run a -c", script));
-    run.env("REDLOCK_ON_LOST", "warn");
-    let mut run = Running::ready(run.env("REDLOCK_HOOK", NOTES_LOSSES));
-    await_watchdog(run.pid());
-    redis.cli(&["DEL", "redlock:a"]);
-    wait_until("it knows that its lock is lost", || losses(&redis) == 1);
-    gate.open();
-    run.expect_line("done");
-    run.finish().assert_code(79);
-}
-
-/// Waits for this many renewals of the lock "a", and sees that it is the same hold all the while.
-#[track_caller]
-pub fn assert_renewed(redis: &Redis, times: u32) {
-    let token = redis.cli(&["GET", "redlock:a"]);
-    assert_ne!(token, "", "{}", redis.describe_key("a"));
-    let left = || redis.cli(&["PTTL", "redlock:a"]).parse::<i64>().unwrap();
-    let (mut last, mut renewals) = (left(), 0);
-    wait_until("it is renewed", || {
-        let held = redis.cli(&["GET", "redlock:a"]);
-        assert_eq!(held, token, "{}", redis.describe_key("a"));
-        let before = std::mem::replace(&mut last, left());
-        renewals += u32::from(last > before);
-        renewals >= times
-    });
 }
 
 /// These are the lines of one verbose run with two renewals or more, whole and in the order in
@@ -222,7 +155,7 @@ fn a_reader_that_comes_back_finds_all_lines_whole_and_in_order() {
     let mut run = full.redlock(&redis, words!("run -v --ttl 6s a -c", UNTIL_GATE));
     run.expect_line("ready");
     // Each says so to a reader that doesn't read.
-    assert_renewed(&redis, 3);
+    redis.await_renewals("a", 3);
     wait_until("what was said meanwhile arrives", || {
         full.drain().matches("lease renewed").count() >= 2
     });
@@ -240,7 +173,7 @@ fn a_stopped_terminal_does_not_stop_the_renewal_and_shows_all_lines_when_it_goes
     let mut terminal = Terminal::start(command);
     terminal.line("redlock: lock \"a\" acquired");
     terminal.stop_output();
-    assert_renewed(&redis, 3);
+    redis.await_renewals("a", 3);
     terminal.resume_output();
     terminal.line("redlock: lease renewed");
     terminal.line("redlock: lease renewed");
@@ -301,7 +234,7 @@ fn a_reader_that_has_gone_away_stops_neither_command_nor_a_waiter() {
     waiter.wait_until_queued(&redis);
     // From here on what redlock says is an error to it, and a signal of its own making.
     drop(full);
-    assert_renewed(&redis, 3);
+    redis.await_renewals("a", 3);
     gate.open();
     run.expect_line("done");
     run.finish().assert_exited(0);
@@ -380,7 +313,7 @@ fn the_streams_that_command_shares_with_redlock_block_as_they_did() {
 
     let mut blocked = full.redlock(&redis, words);
     blocked.expect_line("ready 0 0 0");
-    assert_renewed(&redis, 2);
+    redis.await_renewals("a", 2);
     gate.open();
     blocked.finish().assert_printed(0, "ready 0 0 0\n");
 }

@@ -1,7 +1,6 @@
 //! A server without memory to spare (`maxmemory` without eviction): what is held and waited for goes
 //! on, and only what is new is refused.
 
-use crate::promises::blocked::assert_renewed;
 use crate::support::prelude::*;
 
 const MODES: [&[&str]; 3] = [&[], &["--shared"], &["--slots", "2"]];
@@ -23,7 +22,7 @@ fn on_a_full_server_a_lock_is_renewed_and_released() {
         (mode, redis, holder)
     });
     for (_, redis, _) in &held {
-        assert_renewed(redis, 2);
+        redis.await_renewals("a", 2);
     }
     for (mode, redis, mut holder) in held {
         let over = holder.run.has_ended();

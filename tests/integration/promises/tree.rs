@@ -7,8 +7,7 @@
 
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::promises::blocked::assert_renewed;
-use crate::promises::keeper::keeper;
+use crate::promises::keeper::{after, keeper};
 use crate::promises::terminal::{on_terminal, parent, pid_in};
 use crate::support::prelude::*;
 use crate::support::proxy::Proxy;
@@ -121,12 +120,6 @@ fn a_child_of_the_shell_before_is_neither_stopped_with_command_nor_waited_for() 
     }
 }
 
-/// Waits until a process is redlock's child.
-#[track_caller]
-fn await_adoption(bystander: i32, run: &Running) {
-    wait_until("it is redlock's child", || parent(bystander) == run.pid());
-}
-
 #[test]
 fn a_process_from_before_or_one_that_an_earlier_daemon_starts_is_neither_killed_nor_waited_for() {
     // When the gate is opened, a daemon starts a process in this way, and says its pid.
@@ -156,7 +149,7 @@ fn a_process_from_before_or_one_that_an_earlier_daemon_starts_is_neither_killed_
         let command = run.pid_after("command");
         gate.open();
         let bystander = run.pid_after("bystander");
-        await_adoption(bystander, &run);
+        wait_until("it is redlock's child", || parent(bystander) == run.pid());
         match code {
             143 => run.signal(Signal::SIGTERM),
             137 => send(command, libc::SIGKILL),
@@ -178,7 +171,7 @@ fn an_orphan_of_the_command_is_its_work_beside_an_earlier_daemon_whatever_it_dro
         (setsid env -i sh -c "echo ready \$\$; exec sleep 50" &); echo command $$'"#;
     let mut run = Running::start(&mut sh(&redis, script));
     let (_, orphan) = both(&mut run);
-    await_adoption(orphan, &run);
+    wait_until("it is redlock's child", || parent(orphan) == run.pid());
     assert!(!run.has_ended());
     run.signal(Signal::SIGTERM);
     wait_until("redlock ends", || run.has_ended());
@@ -244,13 +237,14 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     run.finish();
     let trace = fs::read_to_string(&trace).unwrap();
     let own = format!("{redlock} ");
-    let ours = trace.lines().filter(|line| line.starts_with(&own));
-    let ours: Vec<&str> = ours.collect();
+    let ours: Vec<&str> = trace
+        .lines()
+        .filter(|line| line.starts_with(&own))
+        .collect();
     let (status, child) = (format!("= {group}"), format!("si_pid={group},"));
     let reaps = |line: &&str| {
-        let by_waitid = line.contains("waitid") && line.contains(&child);
-        (by_waitid && !line.contains("WNOWAIT"))
-            || (line.contains("wait4") && line.ends_with(&status))
+        let by_waitid = line.contains(&child) && !line.contains("WNOWAIT");
+        by_waitid && line.contains("waitid") || line.contains("wait4") && line.ends_with(&status)
     };
     let reaped = ours.iter().position(reaps);
     let reaped = reaped.unwrap_or_else(|| panic!("{group} was never reaped:\n{trace}"));
@@ -330,15 +324,12 @@ fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grac
 #[test]
 fn a_process_that_a_daemon_of_a_killed_script_starts_on_sigterm_is_stopped() {
     let redis = Redis::start();
-    let daemon = r#"trap 'env -i sleep 50 & echo "started $!"; wait' TERM; echo "ready $$"; while :; do sleep 1; done"#;
-    let script = format!(
-        r#"eval "$(redlock acquire a --ttl 12s -k 4s --while-pid $$)"; sh -c '{}' & wait"#,
-        daemon.replace('\'', r"'\''")
-    );
-    let mut running = Running::start(&mut directly(&redis, &["bash", "-c", &script]));
-    let daemon = running.pid_after("ready");
+    let daemon = r#"trap "env -i sleep 50 & echo \"started \$!\"; wait" TERM; echo "daemon $$"; while :; do sleep 1; done"#;
+    let rest = format!("sh -c '{daemon}' & wait");
+    let mut running = after("", &redis, "--ttl 12s -k 4s", &rest);
+    let daemon = running.pid_after("daemon");
     // The keeper has looked for the daemon with the first of these.
-    assert_renewed(&redis, 2);
+    redis.await_renewals("a", 2);
     running.signal(Signal::SIGKILL);
     let started = running.pid_after("started");
     redis.await_free("a");
@@ -349,10 +340,10 @@ fn a_process_that_a_daemon_of_a_killed_script_starts_on_sigterm_is_stopped() {
 #[test]
 fn a_process_that_a_script_starts_on_sigterm_is_killed_with_it() {
     let redis = Redis::start();
-    let script = r#"eval "$(redlock acquire a --ttl 60s -k 4s --while-pid $$)"
-        trap 'sleep 0.2; env -i sleep 50 & echo "started $!"' TERM
-        echo ready; while :; do sleep 50 & wait; done"#;
-    let mut running = Running::ready(&mut directly(&redis, &["bash", "-c", script]));
+    let rest = r#"trap 'sleep 0.2; env -i sleep 50 & echo "started $!"' TERM
+        echo trapped; while :; do sleep 50 & wait; done"#;
+    let mut running = after("", &redis, "--ttl 60s -k 4s", rest);
+    running.expect_line("trapped");
     let keeper = keeper(&running);
     ends(&redis, "release --force a").assert_code(0);
     let started = running.pid_after("started");
@@ -393,12 +384,12 @@ fn with_children_the_lock_of_a_run_or_a_script_is_held_until_the_last_descendant
     side_by_side(rows, |(is_script, how)| {
         let redis = Redis::left_empty();
         let mut gate = Gate::new(&redis);
-        // What was there before the lock doesn't keep it.
+        // A process from before the lock doesn't keep it.
         let _before = Gate::at(&redis.dir.path().join("before"));
         let first = "sh -c 'echo $$; read end <before' >&2 & disown";
         let command = format!("{how}\necho command $$; exit 3");
         let mut run = if is_script {
-            keeping(&redis, RENEWED_OFTEN, first, &command)
+            after(first, &redis, RENEWED_OFTEN, &command)
         } else {
             Running::start(&mut redis.run(&format!("{RENEWED_OFTEN} a"), &command))
         };
@@ -416,29 +407,6 @@ fn with_children_the_lock_of_a_run_or_a_script_is_held_until_the_last_descendant
             run.finish().assert_code(3).assert_silent();
         }
     });
-}
-
-#[test]
-fn a_signal_that_stops_what_command_has_left_behind_makes_the_run_no_success() {
-    for (signal, number) in [(Signal::SIGTERM, 15), (Signal::SIGINT, 2)] {
-        let redis = Redis::start();
-        let _gate = Gate::new(&redis);
-        let command = format!("setsid {AT_THE_GATE} &\necho command $$");
-        let options = ["run", "--with-children", "--once", "today", "a", "-c"];
-        let mut run = Running::start(&mut redis.redlock(&[&options[..], &[&command]].concat()));
-        let command = run.pid_after("command");
-        let descendant = at_the_gate(&redis);
-        wait_until("COMMAND is reaped", || state(command).is_none());
-        // A signal that comes before redlock has noted that was meant for COMMAND, too.
-        wait_until("redlock waits for the rest", || {
-            state(run.pid()) == Some('S')
-        });
-        run.signal(signal);
-        run.finish().assert_killed_by(number);
-        assert!(is_gone(descendant));
-        let again = [&options[..], &["exit 5"]].concat();
-        outcome(&mut redis.redlock(&again)).assert_code(5);
-    }
 }
 
 /// Ends its first thread; another one waits for the gate that its argument names.
@@ -469,7 +437,7 @@ fn with_children_a_script_waits_for_a_process_whose_first_thread_has_ended() {
     outcome(cc.args(["headless", "headless.c"])).assert_code(0);
     let mut gate = Gate::new(&redis);
     let rest = "./headless gate >/dev/null 2>&1 & echo started $!";
-    let mut script = keeping(&redis, RENEWED_OFTEN, "", rest);
+    let mut script = after("", &redis, RENEWED_OFTEN, rest);
     let headless = script.pid_after("started");
     // So it looks once it has ended, too.
     wait_until("its first thread has ended", || {
@@ -527,7 +495,7 @@ fn without_with_children_descendants_of_a_command_or_script_that_ended_by_itself
         let mut gate = Gate::new(&redis);
         let command = format!("setsid {AT_THE_GATE} & {AT_THE_GATE} & echo started; exit {code}");
         let run = if is_script {
-            keeping(&redis, "--ttl 60s", "", &command)
+            after("", &redis, "--ttl 60s", &command)
         } else {
             Running::start(&mut redis.run("a", &command))
         };
@@ -547,20 +515,18 @@ fn what_a_command_has_left_is_asked_to_stop_when_it_was_killed_or_its_run_ends_w
     let session = r#"setsid perl -e "$1" & echo command $$; wait"#;
     let orphan = r#"(setsid perl -e "$1" & exit 0); echo command $$; sleep 50"#;
     let ended = r#"(setsid perl -e "$1" & exit 0); echo command $$; exit 3"#;
+    let succeeded = r#"(setsid perl -e "$1" & exit 0); echo command $$"#;
     for (how, cause, code) in [
         (child, "kill", 137),
         (session, "kill", 137),
         (orphan, "kill", 137),
         (ended, "term", 3),
+        (succeeded, "term", 143),
         (ended, "loss", 79),
     ] {
         let redis = Redis::start();
-        let with_children: &[&str] = if how == ended {
-            &["--with-children"]
-        } else {
-            &[]
-        };
-        let options = [words!("--ttl 60s -k 30s"), with_children].concat();
+        let mut options = words!("--ttl 60s -k 30s").to_vec();
+        options.extend((cause != "kill").then_some("--with-children"));
         let mut run = script(&redis, &options, how, CLEANER);
         let (command, leftover) = both(&mut run);
         if cause == "kill" {
@@ -605,14 +571,6 @@ fn a_deaf_leftover_of_a_command_that_was_stopped_or_killed_is_killed_before_the_
     }
 }
 
-/// A script that holds the lock "a" with these options; `rest` follows.
-fn keeping(redis: &Redis, options: &str, first: &str, rest: &str) -> Running {
-    let text = format!("{first}\neval \"$(redlock acquire a --while-pid $$ {options})\"\n{rest}\n");
-    let mut command = directly(redis, &["bash", "-c", &text, "bash", CLEANER]);
-    command.current_dir(redis.dir.path());
-    Running::start(&mut command)
-}
-
 /// Runs a script as process 1 of a pid namespace whose /proc is still that of the outer one, which is new as well, so
 /// that its numbers are small, to its end; `None` where namespaces aren't permitted.
 fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Outcome> {
@@ -626,10 +584,10 @@ fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Outcome> {
 }
 
 #[test]
-fn no_process_is_signalled_for_its_number_in_a_proc_of_another_pid_namespace() {
-    let redis = Redis::left_empty();
+fn below_a_proc_of_another_pid_namespace_no_number_is_signalled_and_work_that_is_not_seen_keeps_its_lock()
+ {
     // By that /proc, redlock's number is that of the script itself, and so all these are its children.
-    let script = r#"
+    let others = r#"
         sleep 60 &
         redlock run -q a -- sh -c 'echo ready >fifo; exec sleep 60' &
         run=$!
@@ -641,9 +599,34 @@ fn no_process_is_signalled_for_its_number_in_a_proc_of_another_pid_namespace() {
         kill -KILL $others
         for other in $others; do wait $other; echo $?; done
     "#;
-    let end = some_or_return!(below_foreign_proc(&redis, script));
-    let expected = "ended with 143\n".to_owned() + &"137\n".repeat(6);
-    assert_eq!(end.stdout, expected, "{}", end.stderr);
+    // The group of COMMAND is killed, and what is in a session of its own isn't found.
+    let unseen = r#"
+        redlock run a -t 300ms -k 100ms --ttl 6s -- sh -c 'setsid sleep 60 & exec sleep 60' 2>said &
+        run=$!
+        until grep -q "may still be running" said; do sleep 0.1; done
+        redlock run -q -w 7s a -- true
+        echo $?
+        kill $run
+        wait $run
+        echo $?
+        redlock run -q -n a -- true
+        echo $?
+        cat said >&2
+    "#;
+    let killed = "ended with 143\n".to_owned() + &"137\n".repeat(6);
+    for (script, expected, says) in [
+        (others, &*killed, ""),
+        (
+            unseen,
+            "75\n124\n75\n",
+            "may still be running, and redlock can't see them",
+        ),
+    ] {
+        let redis = Redis::start();
+        let end = some_or_return!(below_foreign_proc(&redis, script));
+        assert_eq!(end.stdout, expected, "{}", end.stderr);
+        end.assert_says(says);
+    }
 }
 
 #[test]
@@ -662,28 +645,6 @@ fn below_a_proc_of_another_pid_namespace_no_keeper_is_left_and_no_words_of_other
         status.contains("\"a\"") && !status.contains("unshare"),
         "{end:?}"
     );
-}
-
-#[test]
-fn a_lock_under_which_something_may_run_that_can_not_be_seen_is_kept() {
-    let redis = Redis::start();
-    // The group of COMMAND is killed, and what is in a session of its own isn't found.
-    let script = r#"
-        redlock run a -t 300ms -k 100ms --ttl 6s -- sh -c 'setsid sleep 60 & exec sleep 60' 2>said &
-        run=$!
-        until grep -q "may still be running" said; do sleep 0.1; done
-        redlock run -q -w 7s a -- true
-        echo $?
-        kill $run
-        wait $run
-        echo $?
-        redlock run -q -n a -- true
-        echo $?
-        cat said >&2
-    "#;
-    let end = some_or_return!(below_foreign_proc(&redis, script));
-    assert_eq!(end.stdout, "75\n124\n75\n", "{}", end.stderr);
-    end.assert_says("may still be running, and redlock can't see them");
 }
 
 #[test]
