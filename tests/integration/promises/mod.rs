@@ -8,7 +8,7 @@
 //! | `signals` | which signals reach COMMAND, and how often: keys, relays, groups, one request to end and a second one |
 //! | `by_signal` | how redlock ends where a signal ended COMMAND or the wait, and the script around it |
 //! | `blocked` | writing a message never delays redlock: a full pipe, a stopped terminal |
-//! | `terminal` | job control, reads and modes on a real terminal |
+//! | `terminal` | job control, reads and modes on a real terminal; a COMMAND that is stopped |
 //! | `untrusted` | servers, proxies and data that lie: no crash, no hang, no memory, no lock that isn't there |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
 //! | `survival` | failures that are over within the lease change nothing |
@@ -28,7 +28,6 @@
 //! | `starting` | how COMMAND is found and started, and what happens when that fails |
 //! | `tree` | COMMAND and all that it started: waited for, asked to stop, killed |
 //! | `unkillable` | work that can't be killed, or can't be seen, keeps its lock until it ends or is left |
-//! | `unusual` | a stopped COMMAND, work without an environment, files of other users, limits |
 //! | `status` | the holders and waiters of each lock, for people and for programs |
 //! | `monitoring` | locks that are held for too long, and metrics: what cron mails and Prometheus reads, whatever fails |
 //! | `screen` | what people see of locks on terminals of 40, 80 and 120 columns |
@@ -121,7 +120,6 @@ mod trouble;
 mod unkillable;
 mod unresponsive;
 pub mod untrusted;
-mod unusual;
 mod usage;
 mod waiting;
 mod watchdog;

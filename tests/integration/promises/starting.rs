@@ -159,50 +159,44 @@ fn search_path(redis: &Redis, directories: &[&str]) -> String {
     full.chain([path()]).collect::<Vec<_>>().join(":")
 }
 
-/// A file "tool" in one of the directories.
-fn tool(redis: &Redis, directory: &str, text: &str, mode: u32) {
-    let path = script(&redis.dir.path().join(directory), "tool", text);
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-}
+/// A program: its directory, text and mode.
+type Tool<'a> = (&'a str, &'a str, u32);
 
 #[test]
-fn a_script_without_an_interpreter_is_the_shells_where_it_may_be_executed() {
-    let redis = Redis::left_empty();
-    let path = search_path(&redis, &["one", "two"]);
-    tool(&redis, "one", "echo one", 0o644);
-    tool(&redis, "two", "echo two $0 $@; exit 4", 0o755);
-    let mut run = redis.redlock(words!("run a -- tool x y"));
-    let end = outcome(run.env("PATH", &path));
-    end.assert_code(4).assert_silent();
-    let second = redis.dir.path().join("two/tool");
-    assert_eq!(end.stdout, format!("two {} x y\n", second.display()));
-}
-
-#[test]
-fn a_program_that_may_not_be_executed_is_passed_over_and_remembered() {
-    let redis = Redis::left_empty();
-    let path = search_path(&redis, &["one", "two", "three"]);
-    tool(&redis, "one", "#!/bin/sh\necho one", 0o644);
-    let mut run = redis.redlock(&["run", "a", "--", "tool"]);
-    outcome(run.env("PATH", &path)).assert_code(126);
-    tool(&redis, "three", "#!/bin/sh\necho three", 0o755);
-    outcome(run.env("PATH", &path)).assert_printed(0, "three\n");
-}
-
-#[test]
-fn a_file_system_that_does_not_answer_is_passed_over() {
-    for error in ["ENODEV", "ESTALE", "ETIMEDOUT"] {
+fn a_program_that_may_not_be_executed_or_whose_file_system_does_not_answer_is_passed_over() {
+    let (two, three) = ("#!/bin/sh\necho two", "#!/bin/sh\necho three");
+    let denied = ("one", "#!/bin/sh\necho one", 0o644);
+    // Without an interpreter it is the shell's.
+    let plain = ("two", "echo plain $0 $@; exit 4", 0o755);
+    let both = [("two", two, 0o755), ("three", three, 0o755)];
+    let rows: [(&[Tool], &str, i32, &str); 6] = [
+        (&[denied, plain], "", 4, "plain HOME/two/tool x y\n"),
+        (&[denied], "", 126, ""),
+        (&[denied, both[1]], "", 0, "three\n"),
+        (&both, "ENODEV", 0, "three\n"),
+        (&both, "ESTALE", 0, "three\n"),
+        (&both, "ETIMEDOUT", 0, "three\n"),
+    ];
+    for (tools, error, code, printed) in rows {
         let redis = Redis::left_empty();
+        let home = redis.dir.path();
         let path = search_path(&redis, &["one", "two", "three"]);
-        tool(&redis, "two", "#!/bin/sh\necho two", 0o755);
-        tool(&redis, "three", "#!/bin/sh\necho three", 0o755);
+        for (directory, text, mode) in tools {
+            let tool = script(&home.join(directory), "tool", text);
+            fs::set_permissions(tool, fs::Permissions::from_mode(*mode)).unwrap();
+        }
+        let run = words!("run a -- tool x y");
         // The second of each process: redlock itself is executed by the first of its own.
         let inject = format!("inject=execve:error={error}:when=2");
-        let options = ["-f", "-e", &inject];
-        let mut run = traced(&redis, &options, &["run", "a", "--", "tool"]);
-        let end = outcome(run.env("PATH", &path));
-        end.assert_code(0);
-        assert_eq!(end.stdout, "three\n", "{error}");
+        let mut run = if error.is_empty() {
+            redis.redlock(run)
+        } else {
+            traced(&redis, &["-f", "-e", &inject], run)
+        };
+        let end = outcome(run.env("PATH", path));
+        let printed = printed.replace("HOME", home.to_str().unwrap());
+        end.assert_printed(code, &printed);
+        assert!(code == 126 || end.stderr.is_empty(), "{end:?}");
     }
 }
 
@@ -356,4 +350,18 @@ fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
     gate.open();
     script.finish().assert_printed(0, "ready\nTERM\nend\n");
     redis.await_free("a");
+}
+
+#[test]
+fn under_a_limit_of_file_sizes_command_gets_no_signal_for_a_file_of_redlocks() {
+    let redis = Redis::start();
+    let limited = r#"ulimit -f 0; exec "$0" run a -c 'read go <"$HOME/gate"; exit 7'"#;
+    let mut gate = Gate::new(&redis);
+    let mut run = Running::start(&mut directly(&redis, &["sh", "-c", limited, REDLOCK]));
+    // With the first renewal it would write its mark.
+    wait_until("it is renewed, or ends", || {
+        redis.scripts() > 2 || run.has_ended()
+    });
+    gate.open();
+    run.finish().assert_code(7);
 }

@@ -2,9 +2,6 @@
 //!
 //! Not tested here: a machine that was suspended, which a stopped redlock stands for.
 
-use std::io::Write;
-use std::process::Stdio;
-
 use crate::promises::signals::{self, JOB, NoTerminal, check};
 use crate::promises::terminal::{hand_on, pid_in};
 use crate::support::prelude::*;
@@ -18,7 +15,7 @@ fn real_time_signals_reach_the_child_as_often_as_they_were_sent() {
         let thrice = format!("{number}@redlock ").repeat(3) + &format!("~{name} ").repeat(3);
         check(&redis, NoTerminal, &line, &(thrice + "64@redlock"));
     }
-    // One more than these would come first.
+    // A sixth would come before the end.
     let five = "40@redlock ".repeat(5) + &"~NUM40 ".repeat(4) + "=NUM40";
     check(&redis, JOB, "ONE ~/taker 40 60", &five);
 }
@@ -80,14 +77,6 @@ fn the_signals_of_the_c_library_end_a_wait_that_leaves_the_queue() {
             assert_eq!(redis.queue("a"), [0; 0], "{binary} {signal}");
         }
     }
-}
-
-#[test]
-fn without_a_terminal_the_child_leads_its_own_group() {
-    let redis = Redis::start();
-    let script = "print getpgrp() == $$ ? 1 : 0, getpgrp(getppid()) == getpgrp() ? 1 : 0, qq(\n)";
-    let end = outcome(&mut redis.redlock(&["run", "a", "--", "perl", "-e", script]));
-    assert_eq!(end.stdout, "10\n");
 }
 
 #[test]
@@ -181,37 +170,18 @@ fn streams_pass_through_byte_by_byte() {
     let redis = Redis::start();
     // More than any buffer holds, with all values and without a newline at the end.
     let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();
-    let mut running = redis
-        .redlock(&["run", "a", "-c", "tee /dev/stderr"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (mut stdin, all) = (running.stdin.take().unwrap(), bytes.clone());
-    let writer = std::thread::spawn(move || stdin.write_all(&all).unwrap());
-    let end = running.wait_with_output().unwrap();
-    writer.join().unwrap();
-    assert!(end.status.success());
-    let (out, err) = (end.stdout, end.stderr);
-    assert!(out == bytes, "stdout differs: {} bytes", out.len());
-    assert!(err == bytes, "stderr differs: {} bytes", err.len());
+    fs::write(redis.dir.path().join("all"), bytes).unwrap();
+    let script = "cd; cat all | redlock run a -c 'tee /dev/stderr' 2>err | cat >out; cmp all out && cmp all err";
+    let end = outcome(&mut sh(&redis, script));
+    end.assert_silent().assert_printed(0, "");
 }
 
 #[test]
 fn input_that_the_child_leaves_unread_is_left_to_the_next_reader() {
     let redis = Redis::start();
-    let script = "redlock run a -c 'read line; echo \"child $line\"'; cat";
-    let mut shell = sh(&redis, script)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = shell.stdin.take().unwrap();
-    stdin.write_all(b"one\ntwo\n").unwrap();
-    drop(stdin);
-    let end = shell.wait_with_output().unwrap();
-    assert_eq!(end.stdout, b"child one\ntwo\n");
+    let reads = r#"redlock run a -c 'read line; echo "child $line"'; cat"#;
+    let script = format!(r"printf 'one\ntwo\n' | ({reads})");
+    outcome(&mut sh(&redis, &script)).assert_printed(0, "child one\ntwo\n");
 }
 
 #[test]
@@ -271,17 +241,6 @@ fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is
 }
 
 #[test]
-fn the_grace_is_never_more_than_half_the_ttl() {
-    let redis = Redis::start();
-    let words = words!("run --ttl 6s -k 1h a -- perl -e {} child TERM", COUNTER);
-    let mut running = Running::start(&mut redis.redlock(words));
-    running.line();
-    running.signal(Signal::SIGTERM);
-    running.expect_line("child TERM");
-    running.finish().assert_code(137);
-}
-
-#[test]
 fn a_renewal_in_time_counts_though_redlock_hears_of_it_late_or_together_with_a_signal() {
     // A busy machine may let the thread that decides wait, and the one that renews not.
     side_by_side([None, Some(Signal::SIGUSR1)], |meanwhile| {
@@ -308,18 +267,6 @@ fn a_renewal_in_time_counts_though_redlock_hears_of_it_late_or_together_with_a_s
 }
 
 #[test]
-fn a_command_that_ignores_tstp_works_on_under_its_lock_as_redlock_does() {
-    let redis = Redis::start();
-    let script = r#"trap '' TSTP; echo ready; read go <"$HOME/gate""#;
-    let mut gate = Gate::new(&redis);
-    let running = Running::ready(&mut redis.redlock(words!("run --ttl 6s a -c", script)));
-    running.signal(Signal::SIGTSTP);
-    redis.await_calls("evalsha", 4);
-    gate.open();
-    running.finish().assert_code(0).assert_silent();
-}
-
-#[test]
 fn a_client_of_a_daemon_is_said_not_to_be_all_of_the_work_unless_that_is_guarded() {
     let redis = Redis::start();
     let programs = redis.dir.path().join("programs");
@@ -327,19 +274,14 @@ fn a_client_of_a_daemon_is_said_not_to_be_all_of_the_work_unless_that_is_guarded
     for program in ["ssh", "docker", "podman", "kubectl", "systemd-run"] {
         let path = crate::support::script(&programs, program, "#!/bin/sh\n");
         let path = path.to_str().unwrap();
-        for (run, command, is_warned) in [
-            ("run -v a --", &[path, "x"][..], true),
-            ("run a --", &[path, "x"], false),
-            ("run -v a --", &["echo", program], false),
-            (
-                "run -v a --",
-                words!("{} x redlock guard -- y", path),
-                false,
-            ),
-            ("run -v a --", &[path, "x", "redlock guard -- y"], false),
+        for (command, is_warned) in [
+            (format!("-v a -- {path} x"), true),
+            (format!("a -- {path} x"), false),
+            (format!("-v a -- echo {program}"), false),
+            (format!("-v a -- {path} x redlock guard -- y"), false),
+            (format!("-v a -- {path} x 'redlock guard -- y'"), false),
         ] {
-            let words: Vec<&str> = run.split(' ').chain(command.iter().copied()).collect();
-            let end = outcome(&mut redis.redlock(&words));
+            let end = outcome(&mut sh(&redis, &format!("redlock run {command}")));
             end.assert_code(0);
             let line =
                 format!("stopping this run doesn't stop the work that {program} starts elsewhere");

@@ -1,6 +1,10 @@
 //! On a terminal redlock and COMMAND are one job: keys, job control and hang-up work as without.
 
+use nix::sys::signal::killpg;
+use nix::unistd::Pid;
+
 use crate::promises::by_signal::blocks;
+use crate::promises::signals::{self, Head, JOB, check};
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 
@@ -53,10 +57,6 @@ pub fn reads_stops(redlock: i32) -> bool {
     !is_stopped(redlock) && blocks(redlock, libc::SIGTSTP)
 }
 
-fn is_free(redis: &Redis) -> bool {
-    !redis.is_held("a")
-}
-
 /// Frees the lock "a" of another client, and wakes whoever waits for it.
 pub fn hand_on(redis: &Redis) {
     redis.cli(&["DEL", "redlock:a"]);
@@ -64,12 +64,15 @@ pub fn hand_on(redis: &Redis) {
 }
 
 #[test]
-fn the_child_shares_the_foreground_group() {
+fn the_child_shares_the_foreground_group_and_without_a_terminal_leads_its_own() {
     let redis = Redis::start();
-    let script = "use POSIX; print tcgetpgrp(0) == getpgrp() ? 1 : 0, getpgrp(getppid()) == getpgrp() ? 1 : 0, qq(\n)";
-    let mut terminal = on_terminal(&redis, words!("redlock run a -- perl -e", script));
+    let script = r#"use POSIX; my @groups = ($$, getpgrp getppid, tcgetpgrp 0);
+        print map { $_ == getpgrp() ? 1 : 0 } @groups; print "\n""#;
+    let words = words!("redlock run a -- perl -e", script);
+    let mut terminal = on_terminal(&redis, words);
     terminal.finish();
-    assert_eq!(terminal.shown, "11\n");
+    assert_eq!(terminal.shown, "011\n");
+    assert_eq!(outcome(&mut directly(&redis, words)).stdout, "100\n");
 }
 
 #[test]
@@ -101,42 +104,20 @@ fn a_command_that_stops_itself_gives_the_prompt_back_and_goes_on_with_its_job() 
             terminal.line("status:0");
         }
         wait_until("both have ended", || !is_alive(child) && !is_alive(redlock));
-        assert!(is_free(&redis));
+        assert!(!redis.is_held("a"));
     }
 }
 
 #[test]
-fn a_command_that_another_process_stops_and_continues_does_not_stop_the_job() {
-    let redis = Redis::start();
-    let mut gate = Gate::new(&redis);
-    let mut terminal = shell(&redis);
-    let script = "echo ready $$; read go <~/gate";
-    terminal.type_in(&format!(
-        "redlock run --ttl 120s a -c '{script}'; echo status:$?\n"
-    ));
-    let child = pid_in(&terminal.line("ready"));
-    send(child, libc::SIGSTOP);
-    // redlock would have stopped within this time.
-    std::thread::sleep(Duration::from_millis(500));
-    send(child, libc::SIGCONT);
-    gate.open();
-    assert_eq!(terminal.line("status:"), "status:0");
-    assert!(is_free(&redis));
-}
-
-#[test]
-fn a_child_of_command_that_is_stopped_stops_no_other_process() {
-    let redis = Redis::start();
+fn a_command_that_another_process_stops_or_its_child_that_is_stopped_stops_no_other_process() {
+    let redis = signals::start();
+    // redlock would have stopped within the pause.
+    let steps = "STOP@command pause CONT@command USR1@redlock =USR1";
+    check(&redis, JOB, "ONE COUNTS USR1", steps);
     // redlock's business is COMMAND; a shell within it may have its own jobs.
-    let script =
-        r#"perl -e "$COUNTER" grandchild & kill -STOP $!; exec perl -e "$COUNTER" child USR1"#;
-    let mut terminal = on_terminal(&redis, words!("redlock run --ttl 120s a -c", script));
-    terminal.line("child ready");
-    send(terminal.pid(), libc::SIGUSR1);
-    terminal.line("child USR1");
-    assert!(!is_stopped(terminal.pid()));
-    send(terminal.pid(), libc::SIGTERM);
-    assert_eq!(seen_by_a_shell(terminal.finish()), Some(143));
+    let line = "ONE sh -c '~/counter other & kill -STOP $!; exec COUNTS USR1'";
+    let steps = "USR1@redlock =USR1 TERM@redlock >143";
+    check(&redis, Head, line, steps);
 }
 
 #[test]
@@ -167,28 +148,6 @@ fn what_withstands_ctrl_z_is_dead_when_its_lease_ends() {
 }
 
 #[test]
-fn a_lease_that_ran_out_while_stopped_is_noticed_at_once_after_fg() {
-    let redis = Redis::start();
-    let mut terminal = shell(&redis);
-    terminal.type_in(
-        "redlock run --ttl 9s -k 100ms a -- perl -e \"$COUNTER\" child TERM; echo status:$?\n",
-    );
-    let child = pid_in(&terminal.line("child ready"));
-    terminal.type_in(CTRL_Z);
-    terminal.line("status:148");
-    wait_until("the lock has run out", || is_free(&redis));
-    // From here on no question is answered.
-    redis.stall();
-    terminal.type_in("fg; echo status:$?\n");
-    wait_until("the child is dead", || !is_alive(child));
-    redis.resume();
-    // If the answer to a renewal comes while redlock is stopped, it says that Redis doesn't answer.
-    terminal.line("redlock: lock \"a\" was not renewed in time: ");
-    terminal.line("status:79");
-    assert_eq!(terminal.count("child TERM"), 0, "{}", terminal.shown);
-}
-
-#[test]
 fn a_background_job_that_reads_waits_for_fg() {
     let redis = Redis::start();
     let mut terminal = shell(&redis);
@@ -216,7 +175,7 @@ fn ctrl_z_stops_a_wait_and_after_fg_it_goes_on() {
     terminal.type_in(CTRL_Z);
     terminal.line("status:148");
     hand_on(&redis);
-    assert!(is_free(&redis), "who is stopped takes nothing");
+    assert!(!redis.is_held("a"), "who is stopped takes nothing");
     terminal.type_in("fg; echo status:$?\n");
     terminal.line("ran");
     terminal.line("status:0");
@@ -265,4 +224,55 @@ fn beside_another_program_on_the_terminal_its_modes_are_left_alone() {
         assert_eq!(terminal.line("after "), "after echo", "{elsewhere}");
         terminal.finish();
     }
+}
+
+/// COMMAND of a run with a short lease under a shell, and its redlock.
+fn job(redis: &Redis, terminal: &mut Terminal, command: &str) -> (i32, i32) {
+    script(redis.dir.path(), "command", command);
+    terminal.type_in("redlock run --ttl 6s -k 1s a -- ~/command\n");
+    let command = pid_in(&terminal.line("ready "));
+    (command, redis.holder("a").unwrap())
+}
+
+#[test]
+fn a_command_that_is_stopped_and_continued_by_its_own_pid_works_under_the_lock() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    // A COMMAND that reads from the terminal would be stopped again, as it is in the background now.
+    let text = "#!/bin/sh\necho ready $$\nexec sleep 50\n";
+    let (command, redlock) = job(&redis, &mut terminal, text);
+    let is_at_work = || matches!(state(command), Some('R' | 'S' | 'D'));
+    send(command, libc::SIGSTOP);
+    wait_until("it is stopped", || !is_at_work());
+    let renewals = redis.calls("evalsha");
+    wait_until("redlock is stopped, or renews the lease", || {
+        is_stopped(redlock) || redis.calls("evalsha") > renewals
+    });
+    send(command, libc::SIGCONT);
+    // A renewal may have been under way. If the machine is too slow for another one, the command is dead in
+    // time, though nobody may have reaped it.
+    let renewals = redis.calls("evalsha");
+    wait_until("the lease is renewed, or the command is dead", || {
+        let is_free = redis.holder("a").is_none();
+        assert!(!(is_free && is_at_work()), "it works without the lock");
+        is_free || redis.calls("evalsha") > renewals + 1
+    });
+    // With all of their group, unless they have ended.
+    let _ = killpg(Pid::from_raw(redlock), Signal::SIGKILL);
+}
+
+#[test]
+fn processes_of_a_suspended_command_work_under_the_lock() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    let text = "#!/bin/sh\n(while :; do date >>~/beats; sleep 0.1; done) &\necho ready $$\nwait\n";
+    let (command, redlock) = job(&redis, &mut terminal, text);
+    send(command, libc::SIGSTOP);
+    wait_until("it is stopped", || is_stopped(command));
+    let beside = r#"at=$(wc -l <"$HOME/beats"); sleep 1
+        [ "$(wc -l <"$HOME/beats")" = "$at" ] || echo beside"#;
+    let second = outcome(&mut redis.run("-w 8s a", beside));
+    // With all of their group.
+    send(-redlock, libc::SIGKILL);
+    assert_eq!(second.stdout, "", "two are at work at once: {second:?}");
 }
