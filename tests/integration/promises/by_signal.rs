@@ -101,11 +101,6 @@ pub fn blocks(pid: i32, signal: i32) -> bool {
     mask & (1 << (signal - 1)) != 0
 }
 
-/// Whether a process takes its signals itself: it has blocked TERM.
-pub fn takes_signals(pid: i32) -> bool {
-    blocks(pid, libc::SIGTERM)
-}
-
 #[test]
 fn a_signal_before_the_answer_starts_nothing_and_gives_the_lock_back() {
     let redis = Redis::start();
@@ -118,7 +113,7 @@ fn a_signal_before_the_answer_starts_nothing_and_gives_the_lock_back() {
         let pid = run.pid();
         wait_until("it takes signals", || {
             assert!(!run.has_ended(), "it has ended");
-            takes_signals(pid)
+            blocks(pid, libc::SIGTERM)
         });
         send(pid, signal);
         redis.resume();

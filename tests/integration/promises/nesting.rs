@@ -286,8 +286,7 @@ fn await_ends(redis: &Redis, jobs: &str, steps: &str, circles: &str) -> Vec<Outc
     let began = Instant::now();
     let ends = runs.into_iter().map(|run| run.unwrap().finish());
     let ends: Vec<Outcome> = ends.collect();
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(15), "{took:?}: {ends:?}");
+    assert_took_less(began, Duration::from_secs(15));
     let mut victims = Vec::new();
     for circle in circles.split_terminator(", ") {
         let members = circle.split(' ').map(|member| member.parse().unwrap());

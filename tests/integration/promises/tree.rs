@@ -47,11 +47,6 @@ fn script(redis: &Redis, options: &[&str], script: &str, program: &str) -> Runni
     Running::start(&mut redis.redlock(&arguments))
 }
 
-/// Lets [`SLOW`] end.
-fn let_go(redis: &Redis) {
-    fs::write(redis.dir.path().join("go"), "").unwrap();
-}
-
 /// A process that a test has stopped, and that would stay so for ever if redlock left it.
 struct Stopped(i32);
 
@@ -197,7 +192,7 @@ fn after_a_stop_the_lock_is_held_until_the_last_of_the_tree_has_ended_and_was_re
         run.signal(Signal::SIGTERM);
         run.expect_line("asked");
         assert!(redis.is_held("a") && is_alive(last), "{how}");
-        let_go(&redis);
+        fs::write(redis.dir.path().join("go"), "").unwrap();
         // Or it would be noticed after a minute.
         redis.await_free("a");
         assert!(is_gone(last), "free, but it is {:?}", state(last));
@@ -233,7 +228,7 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     await_signals_read(redlock);
     send(redlock, libc::SIGWINCH);
     await_signals_read(redlock);
-    let_go(&redis);
+    fs::write(redis.dir.path().join("go"), "").unwrap();
     run.finish();
     let trace = fs::read_to_string(&trace).unwrap();
     let own = format!("{redlock} ");
@@ -405,6 +400,7 @@ fn with_children_the_lock_of_a_run_or_a_script_is_held_until_the_last_descendant
         assert!(!is_alive(descendant), "{how}");
         if !is_script {
             run.finish().assert_code(3).assert_silent();
+            assert!(is_gone(descendant), "{how}");
         }
     });
 }
@@ -534,7 +530,12 @@ fn what_a_command_has_left_is_asked_to_stop_when_it_was_killed_or_its_run_ends_w
         }
         wait_until("COMMAND has ended", || !is_alive(command));
         match cause {
-            "term" => run.signal(Signal::SIGTERM),
+            "term" => {
+                // A signal that comes before redlock has noted the end is meant for COMMAND, too.
+                wait_until("COMMAND is reaped", || is_gone(command));
+                wait_until("redlock sleeps", || state(run.pid()) == Some('S'));
+                run.signal(Signal::SIGTERM);
+            }
             "loss" => drop(redis.cli(&["DEL", "redlock:a"])),
             _ => {}
         }
