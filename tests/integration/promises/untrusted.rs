@@ -1,316 +1,67 @@
 //! Servers, proxies and data that lie: nothing that comes in over the connection, and nothing that
 //! our keys contain, makes redlock crash, hang, grow, or believe that it holds a lock that it doesn't.
 //!
-//! Most of it is put between redlock and a real Redis by a [`Liar`], which lets everything pass but what
+//! Most of it is put between redlock and a real Redis by a proxy, which lets everything pass except what
 //! a test wants to be otherwise.
 
 mod replies;
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::io::Write;
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 
 use crate::support::lua::KEYS;
 use crate::support::prelude::*;
-use crate::support::proxy::hashes;
+use crate::support::proxy::{Action, MESSAGE, Proxy, load_scripts};
 
 /// The most that redlock may ever have in memory, in KiB; 9 MiB of it are the code of the binary that is tested, which
 /// isn't optimised.
 const MOST: u64 = 44 * 1024;
 
-/// What redlock gets for an answer.
-#[derive(Clone, Debug)]
-enum Say {
-    /// What the server says.
-    Truth,
-    /// The same, twice.
-    Twice,
-    /// The same, and then messages without an end.
-    TruthAndFlood,
-    /// The same, but for a change.
-    Changed(fn(&str) -> String),
-    /// This, whatever the server would say.
-    Lie(Vec<u8>),
-    /// First this, and then that over and over, up to this many bytes.
-    Stream(Vec<u8>, Vec<u8>, usize),
-    /// One byte of this at a time, over and over.
-    Drip(Vec<u8>),
-    /// Nothing.
-    Silence,
-    /// The connection is closed.
-    Close,
-}
+/// Length of an answer that seems to have no end, in bytes.
+const LONG: usize = 300_000_000;
 
-/// How the other side has left a connection.
-#[derive(Debug, PartialEq, Eq)]
-enum Left {
-    InOrder,
-    Reset,
-}
+/// Messages without an end.
+const FLOOD: Action = Action::Endless(b"", MESSAGE, usize::MAX);
 
-type Hook = dyn FnMut(&str) -> Say + Send;
+/// Each request of an operation.
+const ALWAYS: Range<usize> = 0..usize::MAX;
 
-/// A server that lies, in front of one that doesn't.
-struct Liar {
-    port: u16,
-    gone: Arc<AtomicBool>,
-    /// How much of a stream was written.
-    streamed: Arc<AtomicUsize>,
-    /// The last operation of each connection that redlock has closed, and how it did so.
-    left: Receiver<(String, Left)>,
-}
-
-impl Liar {
-    /// The hook says what comes for an answer to each request, which it gets by its name: that of the
-    /// script without its ending, or the command.
-    fn new(redis: &Redis, hook: impl FnMut(&str) -> Say + Send + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let gone = Arc::new(AtomicBool::new(false));
-        let (leaving, left) = channel();
-        let streamed = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&streamed);
-        let hook: Arc<Mutex<Box<Hook>>> = Arc::new(Mutex::new(Box::new(hook)));
-        let socket = redis.socket();
-        let ended = Arc::clone(&gone);
-        std::thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                if ended.load(Ordering::Relaxed) {
-                    break;
-                }
-                let server = UnixStream::connect(&socket).ok();
-                let (hook, leaving) = (Arc::clone(&hook), leaving.clone());
-                let count = Arc::clone(&count);
-                std::thread::spawn(move || {
-                    serve(&client, server.as_ref(), &hook, &count, &leaving);
-                });
-            }
-        });
-        Self {
-            port,
-            gone,
-            streamed,
-            left,
-        }
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    /// Waits until redlock is in the middle of a stream.
-    #[track_caller]
-    fn await_flood(&self) {
-        wait_until("much was read of a stream", || {
-            self.streamed.load(Ordering::Relaxed) > 256 * 1024
-        });
-    }
-
-    /// A redlock that knows this server.
-    fn redlock(&self, redis: &Redis, arguments: &[&str]) -> Command {
-        let mut command = redis.redlock(arguments);
-        command.env("REDLOCK_URL", self.url());
-        command
-    }
-
-    /// A run with these options, whose COMMAND is under way.
-    #[track_caller]
-    fn run(&self, redis: &Redis, options: &str, script: &str) -> Running {
-        let mut command = redis.run(&format!("{options} a"), script);
-        Running::ready(command.env("REDLOCK_URL", self.url()))
-    }
-
-    /// A run that waits in the queue; its COMMAND says mine.
-    #[track_caller]
-    fn waiter(&self, redis: &Redis) -> Running {
-        let mut waiter = Running::start(&mut self.redlock(redis, words!("run a -- echo mine")));
-        waiter.wait_until_queued(redis);
-        waiter
-    }
-}
-
-impl Drop for Liar {
-    fn drop(&mut self) {
-        self.gone.store(true, Ordering::Relaxed);
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
-    }
-}
-
-/// A number of a line, after its first character. The line is kept.
-fn number(client: &mut impl BufRead, all: &mut Vec<u8>) -> io::Result<usize> {
-    let start = all.len();
-    client.read_until(b'\n', all)?;
-    let line = String::from_utf8_lossy(&all[start..]);
-    let digits = line.get(1..).unwrap_or_default().trim();
-    digits
-        .parse()
-        .map_err(|_| io::ErrorKind::InvalidData.into())
-}
-
-/// One request: its words, and all its bytes.
-fn request(client: &mut impl BufRead) -> io::Result<(Vec<String>, Vec<u8>)> {
-    let (mut words, mut all) = (Vec::new(), Vec::new());
-    for _ in 0..number(client, &mut all)? {
-        let size = number(client, &mut all)?;
-        let start = all.len();
-        all.resize(start + size + 2, 0);
-        client.read_exact(&mut all[start..])?;
-        words.push(String::from_utf8_lossy(&all[start..start + size]).into_owned());
-    }
-    Ok((words, all))
-}
-
-fn serve(
-    client: &TcpStream,
-    server: Option<&UnixStream>,
-    hook: &Mutex<Box<Hook>>,
-    streamed: &Arc<AtomicUsize>,
-    leaving: &Sender<(String, Left)>,
-) {
-    let next = Arc::new(Mutex::new(None::<Say>));
-    let lies = Arc::new(AtomicBool::new(false));
-    if let Some(server) = server {
-        let (server, client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-        let (next, lies) = (Arc::clone(&next), Arc::clone(&lies));
-        let count = Arc::clone(streamed);
-        std::thread::spawn(move || forward(server, client, &next, &lies, &count));
-    }
-    let mut reader = BufReader::new(client);
-    let mut last = String::new();
-    let ended = loop {
-        let (words, bytes) = match request(&mut reader) {
-            Ok(request) => request,
-            Err(error) => break error.kind(),
-        };
-        last = match words[0].as_str() {
-            "EVALSHA" => hashes()[&words[1]].to_owned(),
-            "EVAL" => hashes()[redis::Script::new(&words[1]).get_hash()].to_owned(),
-            other => other.to_owned(),
-        };
-        let say = hook.lock().unwrap()(&last);
-        let tells_the_truth = matches!(
-            say,
-            Say::Truth | Say::Twice | Say::TruthAndFlood | Say::Changed(_)
-        );
-        if !tells_the_truth {
-            // What the server still has to say would fall in between.
-            lies.store(true, Ordering::Relaxed);
-        }
-        let mut to_client = client.try_clone().unwrap();
-        match say {
-            Say::Truth | Say::Twice | Say::TruthAndFlood | Say::Changed(_) => {
-                if !matches!(say, Say::Truth) {
-                    *next.lock().unwrap() = Some(say);
-                }
-                if server.is_none_or(|mut server| server.write_all(&bytes).is_err()) {
-                    let _ = client.shutdown(Shutdown::Both);
-                }
-            }
-            Say::Lie(answer) => {
-                let _ = to_client.write_all(&answer);
-                lies.store(false, Ordering::Relaxed);
-            }
-            Say::Stream(first, again, most) => {
-                let count = Arc::clone(streamed);
-                std::thread::spawn(move || stream(&mut to_client, &first, &again, most, &count));
-            }
-            Say::Drip(bytes) => {
-                std::thread::spawn(move || {
-                    #[allow(clippy::maybe_infinite_iter)] // It ends with the connection.
-                    bytes.iter().cycle().all(|byte| {
-                        std::thread::sleep(Duration::from_millis(20));
-                        to_client.write_all(&[*byte]).is_ok()
-                    })
-                });
-            }
-            Say::Silence => {}
-            Say::Close => {
-                let _ = client.shutdown(Shutdown::Both);
-            }
-        }
-    };
-    if let Some(server) = server {
-        let _ = server.shutdown(Shutdown::Both);
-    }
-    let how = match ended {
-        io::ErrorKind::ConnectionReset => Left::Reset,
-        _ => Left::InOrder,
-    };
-    let _ = leaving.send((last, how));
-}
-
-/// Passes on what the server says, in the way that is wanted next.
-fn forward(
-    mut server: UnixStream,
-    mut client: TcpStream,
-    next: &Mutex<Option<Say>>,
-    lies: &AtomicBool,
-    streamed: &AtomicUsize,
-) {
-    let mut bytes = vec![0; 65536];
-    while let Ok(read @ 1..) = server.read(&mut bytes) {
-        if lies.load(Ordering::Relaxed) {
-            continue;
-        }
-        let said = &bytes[..read];
-        // A script that isn't known yet is asked for again, and only then answered.
-        let is_answer = !said.starts_with(b"-NOSCRIPT");
-        let how = is_answer.then(|| next.lock().unwrap().take()).flatten();
-        let floods = matches!(how, Some(Say::TruthAndFlood));
-        let said = match how {
-            Some(Say::Twice) => [said, said].concat(),
-            Some(Say::Changed(change)) => change(&String::from_utf8_lossy(said)).into_bytes(),
-            _ => said.to_vec(),
-        };
-        if client.write_all(&said).is_err() {
-            break;
-        }
-        if floods {
-            stream(&mut client, b"", MESSAGE, usize::MAX, streamed);
-        }
-    }
-    let _ = client.shutdown(Shutdown::Both);
-}
-
-/// Writes until the reader is gone, or it is enough.
-fn stream(client: &mut TcpStream, first: &[u8], again: &[u8], most: usize, count: &AtomicUsize) {
-    let many = again.repeat((64 * 1024 / again.len()).max(1));
-    let mut written = 0;
-    if client.write_all(first).is_err() {
-        return;
-    }
-    while written < most && client.write_all(&many).is_ok() {
-        written += many.len();
-        count.store(written, Ordering::Relaxed);
-    }
-}
-
-/// A RESP3 message by which a server asks whether we are alive.
-const MESSAGE: &[u8] = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n";
-
-fn flood() -> Say {
-    Say::Stream(Vec::new(), MESSAGE.to_vec(), usize::MAX)
-}
-
-/// The truth, but for what is said to these operations, as in `renew|check`: for the n-th time (from 1), or always (0).
-fn once(operations: &'static str, n: usize, say: Say) -> impl FnMut(&str) -> Say + Send {
-    let mut count = 0;
-    move |asked| {
-        let is_meant = operations.split('|').any(|operation| operation == asked);
-        count += usize::from(is_meant);
-        if is_meant && (n == 0 || count == n) {
-            say.clone()
+/// A proxy that lies about some requests of these operations, as in `renew|check`.
+fn lying(redis: &Redis, operations: &'static str, times: Range<usize>, lie: Action) -> Proxy {
+    load_scripts(redis);
+    Proxy::with(redis, move |request| {
+        let mut operations = operations.split('|');
+        let is_meant = operations.any(|operation| operation == request.operation);
+        if is_meant && times.contains(&request.before) {
+            lie
         } else {
-            Say::Truth
+            Action::Pass
         }
-    }
+    })
 }
 
-fn always(operation: &'static str, say: Say) -> impl FnMut(&str) -> Say + Send {
-    once(operation, 0, say)
+/// A redlock behind a proxy, with the words of this line.
+fn behind(redis: &Redis, proxy: &Proxy, line: &str) -> Command {
+    let mut command = redis.redlock(&words(line, &[]));
+    command.env("REDLOCK_URL", proxy.url());
+    command
+}
+
+/// A run behind a proxy with these options, whose COMMAND is under way.
+#[track_caller]
+fn run(redis: &Redis, proxy: &Proxy, options: &str, script: &str) -> Running {
+    let mut command = redis.run(&format!("{options} a"), script);
+    Running::ready(command.env("REDLOCK_URL", proxy.url()))
+}
+
+/// A run behind a proxy that waits in the queue; its COMMAND says mine.
+#[track_caller]
+fn waiter(redis: &Redis, proxy: &Proxy, options: &str) -> Running {
+    let line = format!("run {options}a -- echo mine");
+    let mut waiter = Running::start(&mut behind(redis, proxy, &line));
+    waiter.wait_until_queued(redis);
+    waiter
 }
 
 /// How much memory a process had at most, in KiB; 0 when it is gone.
@@ -350,62 +101,23 @@ fn on_a_server_without_resp3_a_run_is_renewed_and_waiters_get_their_turns() {
 }
 
 #[test]
-fn a_waiter_gets_its_turn_behind_a_proxy_that_closes_when_it_hears_hello() {
-    let redis = Redis::left_empty();
-    let hellos = Arc::new(AtomicUsize::new(0));
-    let heard = Arc::clone(&hellos);
-    let liar = Liar::new(&redis, move |asked| match asked {
-        "HELLO" => {
-            heard.fetch_add(1, Ordering::Relaxed);
-            Say::Close
-        }
-        _ => Say::Truth,
-    });
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let mut waiter = liar.waiter(&redis);
-    holder.end();
-    waiter.expect_line("mine");
-    waiter.finish().assert_code(0);
-    assert_eq!(hellos.load(Ordering::Relaxed), 1);
-}
-
-#[test]
-fn a_proxy_that_can_not_reach_its_redis_is_69() {
+fn an_error_of_a_proxy_that_can_not_reach_its_redis_is_69_and_none_is_a_command_to_a_ci_agent() {
     let redis = Redis::start();
-    for (answer, says) in [
-        ("-upstream failure\r\n", ": upstream failure"),
-        ("-no upstream host\r\n", ": no upstream host"),
-        ("-ERR Connection refused\r\n", ": connection refused"),
-        ("-ERR Connection timed out\r\n", ": connection timed out"),
-    ] {
-        let liar = Liar::new(&redis, always("acquire", Say::Lie(answer.into())));
-        let end = outcome(&mut liar.redlock(&redis, words!("run -n a -- echo started")));
-        end.assert_said(69, "the proxy at ");
-        end.assert_says(says);
-        assert_eq!(end.stdout, "");
+    let of_proxies = [
+        ("upstream failure", 69, ": upstream failure"),
+        ("no upstream host", 69, ": no upstream host"),
+        ("ERR Connection refused", 69, ": connection refused"),
+        ("ERR Connection timed out", 69, ": connection timed out"),
+    ];
+    let commands = COMMANDS.map(|(command, shown)| (command, 125, shown));
+    for (error, code, says) in of_proxies.into_iter().chain(commands) {
+        let lie = Action::Lie(format!("-{error}\r\n").leak().as_bytes());
+        let proxy = lying(&redis, "acquire", ALWAYS, lie);
+        let end = outcome(&mut behind(&redis, &proxy, "run -n a -- echo started"));
+        end.assert_printed(code, "").assert_says(says);
+        assert_eq!(end.stderr.contains("the proxy at "), code == 69, "{end:?}");
+        assert_obeyed_by_no_agent(&end);
     }
-}
-
-#[test]
-fn a_waiter_behind_a_proxy_that_can_not_reach_its_redis_tries_on() {
-    let redis = Redis::left_empty();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let requests = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&requests);
-    // The first one takes the place in the queue.
-    let liar = Liar::new(&redis, move |asked| match asked {
-        "acquire" if (1..3).contains(&count.fetch_add(1, Ordering::Relaxed)) => {
-            Say::Lie(b"-upstream failure\r\n".into())
-        }
-        _ => Say::Truth,
-    });
-    let mut waiter = liar.waiter(&redis);
-    wait_until("it was answered so twice, and has asked again", || {
-        requests.load(Ordering::Relaxed) > 3
-    });
-    holder.end();
-    waiter.expect_line("mine");
-    waiter.finish().assert_code(0);
 }
 
 /// What is asked, and by which commands.
@@ -419,20 +131,32 @@ static QUESTIONS: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn a_reply_without_an_end_takes_no_memory() {
+fn a_reply_without_an_end_takes_no_memory_and_no_more_than_the_time_to_connect() {
     let redis = Redis::left_empty();
-    let (deep, large) = (&QUESTIONS[..5], &QUESTIONS[1..]);
-    for (what, questions, first, again, says) in [
-        ("a deep list", deep, "*1\r\n", "*1\r\n", "too deep"),
-        ("a text", large, "$300000000\r\n", "x", ""),
-        ("a list of numbers", large, "*100000000\r\n", ":1\r\n", ""),
-        ("lists", large, "*6\r\n*80000\r\n", "*1\r\n_\r\n", ""),
-        ("a line", large, "+", "x", ""),
+    let (deep, large, late) = (&QUESTIONS[..5], &QUESTIONS[1..], &QUESTIONS[..3]);
+    let endless = |first: &'static str, again: &'static str| {
+        Action::Endless(first.as_bytes(), again.as_bytes(), LONG)
+    };
+    let too_late = "no answer in time";
+    for (what, questions, lie, says) in [
+        ("a deep list", deep, endless("*1\r\n", "*1\r\n"), "too deep"),
+        ("a text", large, endless("$300000000\r\n", "x"), ""),
+        ("numbers", large, endless("*100000000\r\n", ":1\r\n"), ""),
+        (
+            "lists",
+            large,
+            endless("*6\r\n*80000\r\n", "*1\r\n_\r\n"),
+            "",
+        ),
+        ("a line", large, endless("+", "x"), ""),
+        ("bytes", late, Action::Drip(MESSAGE), too_late),
+        ("messages", late, FLOOD, too_late),
     ] {
+        let timeout = if says == too_late { "500ms" } else { "2s" };
         for &(operation, line) in questions {
-            let endless = Say::Stream(first.into(), again.into(), 300_000_000);
-            let liar = Liar::new(&redis, always(operation, endless));
-            let mut command = liar.redlock(&redis, &words(line, &[]));
+            let proxy = lying(&redis, operation, ALWAYS, lie);
+            let mut command = behind(&redis, &proxy, line);
+            command.env("REDLOCK_REDIS_TIMEOUT", timeout);
             let (end, peak) = weighed(command.env("REDLOCK_TOKEN", "x"));
             assert_eq!(end.code(), Some(69), "{what} for {operation}: {end:?}");
             end.assert_says(says);
@@ -446,9 +170,9 @@ fn a_reply_without_an_end_takes_no_memory() {
 #[test]
 fn a_renewal_whose_answer_has_no_end_takes_no_memory_and_is_made_again() {
     let redis = Redis::left_empty();
-    let text = Say::Stream(b"$300000000\r\n".to_vec(), b"x".to_vec(), 300_000_000);
-    let liar = Liar::new(&redis, once("renew", 2, text));
-    let run = liar.run(&redis, "--ttl 9s -k 1s", IDLE);
+    let text = Action::Endless(b"$300000000\r\n", b"x", LONG);
+    let proxy = lying(&redis, "renew", 1..2, text);
+    let run = run(&redis, &proxy, "--ttl 9s -k 1s", IDLE);
     redis.await_calls("pexpire", 8);
     let peak = peak(run.pid());
     assert!(peak < MOST, "{peak} KiB");
@@ -456,71 +180,66 @@ fn a_renewal_whose_answer_has_no_end_takes_no_memory_and_is_made_again() {
     run.finish().assert_code(143);
 }
 
-/// A run behind a liar has a lease of six seconds. In the middle of a flood, or after some renewals, Redis is gone.
+/// A run behind a proxy that lies has a lease of six seconds. In the middle of a flood, or after some renewals, Redis is gone.
 /// COMMAND has to be stopped, and redlock must not believe in a longer lease.
-fn believes_in_six_seconds(operations: &'static str, n: usize, say: &Say) {
+fn believes_in_six_seconds(operations: &'static str, times: Range<usize>, lie: Action) {
     let mut redis = Redis::start();
-    let liar = Liar::new(&redis, once(operations, n, say.clone()));
-    let run = liar.run(&redis, "--ttl 6s -k 100ms", IDLE);
-    let renewals = redis.calls("pexpire");
-    if matches!(say, Say::Stream(..) | Say::TruthAndFlood) {
-        liar.await_flood();
+    let proxy = lying(&redis, operations, times, lie);
+    let run = run(&redis, &proxy, "--ttl 6s -k 100ms", IDLE);
+    if matches!(lie, Action::Endless(..) | Action::ReplyAndFlood) {
+        proxy.await_flood();
     } else {
-        wait_until("it is renewed", || redis.calls("pexpire") > renewals + 3);
+        redis.await_calls("pexpire", 4);
     }
     redis.kill();
     let end = run.finish();
-    assert_eq!(end.code(), Some(79), "{operations} {n} {say:?}: {end:?}");
+    assert_eq!(end.code(), Some(79), "{operations} {lie:?}: {end:?}");
     end.assert_says("was not renewed in time");
 }
 
 #[test]
 fn whatever_a_server_answers_to_renewals_command_does_not_outlive_its_lease() {
-    // What is left of a lease of six seconds, in milliseconds.
-    fn a_day(answer: &str) -> String {
-        answer.replace(":6000\r\n", ":86400000\r\n")
-    }
-    fn for_ever(answer: &str) -> String {
-        let parts = answer
-            .split("\r\n")
-            .map(|part| match part.strip_prefix(':') {
-                Some(number) if number.len() >= 3 => ":1800000000000000",
-                _ => part,
-            });
-        parts.collect::<Vec<_>>().join("\r\n")
-    }
     // What an acquire is answered.
-    let held = Say::Lie(b"*4\r\n:1\r\n$16\r\n1700000000000000\r\n:1\r\n:-1\r\n".into());
+    let held = Action::Lie(b"*4\r\n:1\r\n$16\r\n1700000000000000\r\n:1\r\n:-1\r\n");
     // Side by side, as each waits most of the time.
     side_by_side(
         [
-            ("acquire", 1, Say::Twice),
-            ("renew", 2, Say::Twice),
-            ("renew", 1, held),
-            ("renew", 0, Say::Changed(a_day)),
-            ("renew|check", 0, Say::Changed(for_ever)),
-            ("renew", 1, flood()),
-            ("check", 1, Say::TruthAndFlood),
+            ("acquire", 0..1, Action::Twice),
+            ("renew", 1..2, Action::Twice),
+            ("renew", 0..1, held),
+            // The rest of a lease, in milliseconds.
+            ("renew", ALWAYS, Action::Numbers("86400000")),
+            ("renew|check", ALWAYS, Action::Numbers("1800000000000000")),
+            ("renew", 0..1, FLOOD),
+            ("check", 0..1, Action::ReplyAndFlood),
         ],
-        |(operations, n, say)| believes_in_six_seconds(operations, n, &say),
+        |(operations, times, lie)| believes_in_six_seconds(operations, times, lie),
     );
 }
 
 #[test]
-fn a_waiter_whose_answer_comes_twice_keeps_its_place_and_gets_its_turn() {
-    for n in [1, 2, 3] {
+fn a_waiter_keeps_its_place_and_gets_its_turn_whatever_a_proxy_answers() {
+    // The last number is that of the requests that are waited for.
+    for (operation, times, lie, count) in [
+        // The first HELLO closes its connection, and no other one comes.
+        ("HELLO", 0..1, Action::Cut(0), 1),
+        ("heartbeat", 0..2, Action::Lie(b"-upstream failure\r\n"), 3),
+        ("enqueue", 0..1, Action::Twice, 1),
+        ("heartbeat", 0..1, Action::Twice, 1),
+        ("heartbeat", 1..2, Action::Twice, 2),
+    ] {
         let redis = Redis::left_empty();
-        let liar = Liar::new(&redis, once("acquire", n, Say::Twice));
+        let proxy = lying(&redis, operation, times, lie);
         let holder = Gated::start(&redis, &["a"]).ready();
-        let mut waiter = liar.waiter(&redis);
-        let second = queued(&redis, &["run", "a", "--", "true"]);
-        if n == 3 {
-            redis.await_calls("evalsha", 3);
-        }
+        let waiter = waiter(&redis, &proxy, "");
+        let next = queued(&redis, &["run", "a", "--", "true"]);
+        wait_until("it has asked", || proxy.count(operation) >= count);
         holder.end();
-        waiter.expect_line("mine");
-        waiter.finish().assert_code(0);
-        second.finish().assert_code(0);
+        waiter.finish().assert_printed(0, "mine\n");
+        next.finish().assert_code(0);
+        if operation == "HELLO" {
+            assert_eq!(proxy.count("HELLO"), 1, "{proxy:?}");
+        }
     }
 }
 
@@ -528,16 +247,16 @@ fn a_waiter_whose_answer_comes_twice_keeps_its_place_and_gets_its_turn() {
 fn a_flood_holds_up_neither_a_signal_nor_the_end_of_command() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
-    for (operation, say) in [
-        ("renew", flood()),
-        ("check", flood()),
-        // All that was asked is answered.
-        ("check", Say::TruthAndFlood),
+    // With the last one, every request is answered.
+    for (operation, lie) in [
+        ("renew", FLOOD),
+        ("check", FLOOD),
+        ("check", Action::ReplyAndFlood),
     ] {
         for code in [143, 0] {
-            let liar = Liar::new(&redis, once(operation, 1, say.clone()));
-            let run = liar.run(&redis, "--ttl 30s", UNTIL_GATE);
-            liar.await_flood();
+            let proxy = lying(&redis, operation, 0..1, lie);
+            let run = run(&redis, &proxy, "--ttl 30s", UNTIL_GATE);
+            proxy.await_flood();
             if code == 143 {
                 run.signal(Signal::SIGTERM);
             } else {
@@ -553,18 +272,15 @@ fn a_flood_holds_up_neither_a_signal_nor_the_end_of_command() {
 fn a_flood_does_not_keep_a_waiter_from_ending() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    for (operation, n) in [("SUBSCRIBE", 1), ("acquire", 3)] {
-        let liar = Liar::new(&redis, once(operation, n, flood()));
-        let mut waiter = Running::start(&mut liar.redlock(&redis, words!("run a -- echo started")));
-        if n == 3 {
-            waiter.wait_until_queued(&redis);
-        }
-        liar.await_flood();
+    for (operation, times) in [("SUBSCRIBE", 0..1), ("heartbeat", 1..2)] {
+        let proxy = lying(&redis, operation, times.clone(), FLOOD);
+        let mut waiter = Running::start(&mut behind(&redis, &proxy, "run a -- echo started"));
+        proxy.await_flood();
         assert!(!waiter.has_ended());
         waiter.signal(Signal::SIGTERM);
         waiter.finish().assert_printed(143, "");
-        let liar = Liar::new(&redis, once(operation, n, flood()));
-        let end = outcome(&mut liar.redlock(&redis, words!("run -w 1s a -- echo started")));
+        let proxy = lying(&redis, operation, times, FLOOD);
+        let end = outcome(&mut behind(&redis, &proxy, "run -w 1s a -- echo started"));
         assert!(matches!(end.code(), Some(69 | 75)), "{operation}: {end:?}");
         assert_eq!(end.stdout, "");
     }
@@ -572,38 +288,21 @@ fn a_flood_does_not_keep_a_waiter_from_ending() {
 }
 
 #[test]
-fn the_connect_timeout_holds_while_bytes_keep_coming() {
-    let redis = Redis::start();
-    for say in [Say::Drip(MESSAGE.to_vec()), flood()] {
-        for &(operation, line) in &QUESTIONS[..3] {
-            let liar = Liar::new(&redis, always(operation, say.clone()));
-            let mut command = liar.redlock(&redis, &words(line, &[]));
-            command.env("REDLOCK_REDIS_TIMEOUT", "500ms");
-            let end = outcome(command.env("REDLOCK_TOKEN", "x"));
-            assert_eq!(end.code(), Some(69), "{operation}: {end:?}");
-            end.assert_says("no answer in time");
-            assert_eq!(end.stdout, "");
-        }
-    }
-}
-
-#[test]
 fn no_server_can_keep_an_answer_in_parts_from_ending() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let parts = [
-        "*2\r\n:4\r\n$1\r\n1\r\n",
-        "*3\r\n:4\r\n$1\r\n1\r\n$1\r\n1\r\n",
-    ];
-    let lines = [("stop", "stop a"), ("force", "release --force a")];
-    for ((operation, line), part) in lines.into_iter().zip(parts) {
-        let liar = Liar::new(&redis, always(operation, Say::Lie(part.into())));
-        let mut run = Running::start(&mut liar.redlock(&redis, &words(line, &[])));
-        // Asking for ten thousand parts takes its time where the machine is busy.
-        let began = Instant::now();
-        while !run.has_ended() && began.elapsed() < Duration::from_secs(60) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+    let stopped: &[u8] = b"*2\r\n:4\r\n$1\r\n1\r\n";
+    let freed: &[u8] = b"*3\r\n:4\r\n$1\r\n1\r\n$1\r\n1\r\n";
+    for (operation, line, part) in [
+        ("stop", "stop a", stopped),
+        ("force", "release --force a", freed),
+    ] {
+        let proxy = lying(&redis, operation, ALWAYS, Action::Lie(part));
+        let mut run = Running::start(&mut behind(&redis, &proxy, line));
+        // Asking for ten thousand parts takes its time on a busy machine.
+        wait_until("it has asked for half of them", || {
+            proxy.count(operation) >= 5_000 || run.has_ended()
+        });
         run.finish_saying(69, "had not ended after 10000 parts");
     }
     holder.end();
@@ -613,14 +312,17 @@ fn no_server_can_keep_an_answer_in_parts_from_ending() {
 fn forcing_a_large_group_free_counts_members_that_ended_meanwhile() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let mut parts = ["*4\r\n:1\r\n$-1\r\n:250\r\n:3\r\n", "*1\r\n:0\r\n"].into_iter();
-    let liar = Liar::new(&redis, move |asked| match asked {
-        "force" => Say::Lie(parts.next().unwrap().into()),
-        _ => Say::Truth,
+    load_scripts(&redis);
+    let proxy = Proxy::with(&redis, |request| {
+        match (&*request.operation, request.before) {
+            ("force", 0) => Action::Lie(b"*4\r\n:1\r\n$-1\r\n:250\r\n:3\r\n"),
+            ("force", 1) => Action::Lie(b"*1\r\n:0\r\n"),
+            _ => Action::Pass,
+        }
     });
-    let end = outcome(&mut liar.redlock(&redis, words!("release --force a")));
-    end.assert_said(0, "forced free");
-    end.assert_says("and 249 more");
+    let end = outcome(&mut behind(&redis, &proxy, "release --force a"));
+    end.assert_said(0, "forced free")
+        .assert_says("and 249 more");
     holder.end();
 }
 
@@ -628,20 +330,17 @@ fn forcing_a_large_group_free_counts_members_that_ended_meanwhile() {
 fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     let redis = Redis::left_empty();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let arguments = words!("REDLOCK_REDIS_TIMEOUT=2s run a -- true");
-    // The third question is a heartbeat. It is asked, and no answer arrives.
-    let liar = Liar::new(&redis, once("acquire", 3, Say::Silence));
-    let mut waiter = Running::start(&mut liar.redlock(&redis, arguments));
-    waiter.wait_until_queued(&redis);
-    let (last, left) = liar.left.recv_timeout(TIMEOUT).expect("it goes away");
-    assert_eq!((last.as_str(), left), ("acquire", Left::Reset));
+    // A heartbeat is sent, and no answer arrives.
+    let proxy = lying(&redis, "heartbeat", 1..2, Action::LoseRequest);
+    let waiter = waiter(&redis, &proxy, "REDLOCK_REDIS_TIMEOUT=2s ");
+    assert_eq!(proxy.first_left(), ("heartbeat".into(), true));
     holder.end();
     waiter.finish().assert_code(0);
 
-    let liar = Liar::new(&redis, once("free", 1, Say::Silence));
-    outcome(&mut liar.redlock(&redis, arguments)).assert_code(0);
-    let (last, left) = liar.left.recv_timeout(TIMEOUT).expect("it goes away");
-    assert_eq!((last.as_str(), left), ("release", Left::InOrder));
+    let proxy = lying(&redis, "release", 0..1, Action::LoseRequest);
+    let line = "REDLOCK_REDIS_TIMEOUT=2s run a -- true";
+    outcome(&mut behind(&redis, &proxy, line)).assert_code(0);
+    assert_eq!(proxy.first_left(), ("release".into(), false));
 }
 
 /// What drives a terminal, or turns the direction of a text.
@@ -684,13 +383,7 @@ fn keys_of_another_type_are_left_alone_and_named() {
     let redis = Redis::start();
     // All but the lock's own.
     for key in KEYS[1..].iter().chain(&["{redlock:a}:skips"]) {
-        for line in [
-            "SET {} x",
-            "RPUSH {} x",
-            "SADD {} x",
-            "ZADD {} 1 x",
-            "HSET {} x y",
-        ] {
+        for line in "SET {} x;RPUSH {} x;SADD {} x;ZADD {} 1 x;HSET {} x y".split(';') {
             for reader in READERS.split(';') {
                 redis.cli(&["FLUSHALL"]);
                 redis.cli(&words(line, &[key]));
@@ -721,22 +414,44 @@ fn people(nasty: &str) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Sends a command: the words of a line, and then these.
-fn store(client: &mut UnixStream, line: &str, more: &[&[u8]]) {
-    let mut command = redis::Cmd::new();
-    command.arg(line.split(' ').collect::<Vec<_>>()).arg(more);
-    client.write_all(&command.get_packed_command()).unwrap();
-    let answer = redis::Parser::new().parse_value(client).unwrap();
-    let is_error = matches!(answer, redis::Value::ServerError(_));
-    assert!(!is_error, "{line}: {answer:?}");
+/// Fills all keys of a lock, with the description of a client, the numbers of its hold, and the id of a run that is over. Puts
+/// these other names into the index, too.
+fn fill(redis: &Redis, name: &str, who: &[u8], numbers: &str, id: &str, others: &[&[u8]]) {
+    let mut client = UnixStream::connect(redis.socket()).unwrap();
+    let mut store = |line: &str, more: &[&[u8]]| {
+        let mut command = redis::Cmd::new();
+        let words = line.split(' ').map(|word| word.replace("NAME", name));
+        command.arg(words.collect::<Vec<_>>()).arg(more);
+        client.write_all(&command.get_packed_command()).unwrap();
+        let answer = redis::Parser::new().parse_value(&mut client).unwrap();
+        let is_error = matches!(answer, redis::Value::ServerError(_));
+        assert!(!is_error, "{line}: {answer:?}");
+    };
+    let after = |text: &str| [text.as_bytes(), who].concat();
+    let (hold, length) = (after(&format!("{numbers} ")), who.len());
+    let over = [b"c0ffee 9000 lost 0 ", hold.as_slice()].concat();
+    let forced = [after(&format!("{id} 9000 forced {length} ")), hold.clone()].concat();
+    let skipped = [after(&format!("9000 busy 7 {length} ")), who.into()].concat();
+    let waiting = after("99999999999999 1 8000 1 ");
+    let frozen = after("99999999999999 8000 ");
+    let history: [&[u8]; 5] = [&over, &forced, who, b"", &hold];
+    store("SET redlock:NAME t PX 600000", &[]);
+    store("HSET {redlock:NAME}:meta t", &[&hold, id.as_bytes(), &hold]);
+    store("ZADD {redlock:NAME}:queue 1 w", &[]);
+    store("HSET {redlock:NAME}:waiters w", &[&waiting]);
+    store("HSET {redlock:NAME}:state frozen", &[&frozen]);
+    store("RPUSH {redlock:NAME}:history", &history);
+    store("RPUSH {redlock:NAME}:skips", &[&skipped, who, b""]);
+    for name in others.iter().chain(&[name.as_bytes(), &hold]) {
+        store("ZADD {redlock:}:index 99999999999999", &[name]);
+    }
 }
 
 #[test]
 fn whatever_our_keys_contain_is_shown_escaped_or_not_at_all() {
     let redis = Redis::start();
     let nasty = "\u{1b}]0;x\u{7}\u{1b}[2J\u{202e}\u{2066}\u{61c}\u{9b}31m\u{2028}";
-    let mut client = UnixStream::connect(redis.socket()).unwrap();
-    let mut store = |line: &str, more: &[&[u8]]| store(&mut client, line, more);
+    let others: [&[u8]; 2] = ["a\u{202e}b".as_bytes(), b"\xff"];
     for who in &people(nasty) {
         for number in [
             "7 8000 1 1 250 held",
@@ -748,34 +463,8 @@ fn whatever_our_keys_contain_is_shown_escaped_or_not_at_all() {
             "",
         ] {
             redis.cli(&["FLUSHALL"]);
-            let after = |text: &str| [text.as_bytes(), who.as_slice()].concat();
-            let entry = after(&format!("{number} "));
-            let length = who.len();
-            let forced = after(&format!("{nasty} 9000 forced {length} "));
-            let skipped = after(&format!("9000 busy 7 {length} "));
-            store("SET redlock:a t PX 60000", &[]);
-            let meta: [&[u8]; 3] = [&entry, nasty.as_bytes(), &entry];
-            store("HSET {redlock:a}:meta t", &meta);
-            store("ZADD {redlock:a}:queue 1 w", &[]);
-            let waiter = after("99999999999999 1 8000 1 ");
-            store("HSET {redlock:a}:waiters w", &[&waiter]);
-            let frozen = after("99999999999999 8000 ");
-            store("HSET {redlock:a}:state frozen", &[&frozen]);
-            let over = [b"c0ffee 9000 lost 0 ", entry.as_slice()].concat();
-            let forced = [forced, entry.clone()].concat();
-            let history: [&[u8]; 5] = [&over, &forced, who, b"", &entry];
-            store("RPUSH {redlock:a}:history", &history);
-            let skipped = [skipped.as_slice(), who.as_slice()].concat();
-            store("RPUSH {redlock:a}:skips", &[&skipped, who, b""]);
-            for name in [
-                b"a".as_slice(),
-                "a\u{202e}b".as_bytes(),
-                b"\xff",
-                entry.as_slice(),
-            ] {
-                store("ZADD {redlock:}:index 99999999999999", &[name]);
-            }
-            let start = String::from_utf8_lossy(&who[..length.min(300)]);
+            fill(&redis, "a", who, number, nasty, &others);
+            let start = String::from_utf8_lossy(&who[..who.len().min(300)]);
             let what = format!("{number:?}, {start:?}");
             for reader in READERS.split(';') {
                 let end = read(&redis, reader, &what);
@@ -822,19 +511,8 @@ fn text_of_other_clients_is_no_command_to_a_ci_agent() {
         let who = format!(
             r#"{{"host":"{command}","user":"{command}","pid":7,"command":["{command}"],"reason":"{command}","url":"{command}"}}"#
         );
-        let (name, key) = (command, format!("{{redlock:{command}}}"));
-        let hold = format!("7 8000 1 1 250 held {who}");
-        plant(&redis, name);
-        redis.cli(&["HSET", &format!("{key}:meta"), "token", &hold]);
-        redis.cli(&["ZADD", &format!("{key}:queue"), "1", "w"]);
-        let waiter = format!("99999999999999 1 8000 1 {who}");
-        redis.cli(&["HSET", &format!("{key}:waiters"), "w", &waiter]);
-        let frozen = format!("99999999999999 8000 {who}");
-        redis.cli(&["HSET", &format!("{key}:state"), "frozen", &frozen]);
-        let forced = format!("c0ffee 9000 forced {} {who}{hold}", who.len());
-        redis.cli(&["RPUSH", &format!("{key}:history"), &forced]);
-        let skipped = format!("9000 busy 7 {} {who}{who}", who.len());
-        redis.cli(&["RPUSH", &format!("{key}:skips"), &skipped]);
+        let (name, numbers) = (command, "7 8000 1 1 250 held");
+        fill(&redis, name, who.as_bytes(), numbers, "c0ffee", &[]);
         for line in SHOWS_A_NAME.split(';') {
             let end = outcome(&mut redis.redlock(&words(&line.replace("NAME", name), &[])));
             assert_obeyed_by_no_agent(&end);
@@ -856,127 +534,45 @@ fn text_of_other_clients_is_no_command_to_a_ci_agent() {
 }
 
 #[test]
-fn the_error_of_a_server_is_no_command_to_a_ci_agent() {
-    let redis = Redis::start();
-    for (command, shown) in COMMANDS {
-        let error = Say::Lie(format!("-{command}\r\n").into());
-        let liar = Liar::new(&redis, always("acquire", error));
-        let end = outcome(&mut liar.redlock(&redis, words!("run -n a -- true")));
-        assert_obeyed_by_no_agent(&end);
-        end.assert_said(125, shown);
-    }
-}
-
-#[test]
-fn names_that_a_shell_or_xargs_would_change_are_left_out_of_the_names() {
-    let redis = Redis::start();
-    let changed = ["\"prod\"", "'", r"a\b", "a*", "a?", "[a]"];
-    for name in changed.iter().chain(&["prod", "$(id)"]) {
-        plant(&redis, name);
-    }
-    for listing in ["status", "history"] {
-        let end = outcome(&mut redis.redlock(&[listing, "--names-only"]));
-        end.assert_printed(0, "$(id)\nprod\n");
-        // What looks like a pattern is no name of a lock at all.
-        for name in ["\"prod\"", "'", r"a\b", "[a]"] {
-            end.assert_says(&format!("name \"{name}\" is not listed"));
-        }
-        outcome(&mut redis.redlock(&[listing, "--names-only", "-q"]))
-            .assert_code(0)
-            .assert_silent();
-    }
-    let script =
-        "redlock status --names-only -q | grep -vx prod | xargs -n1 redlock release --force";
-    outcome(&mut redis.run("other", script));
-    assert!(redis.is_held("prod"));
-}
-
-#[test]
-fn a_command_in_a_message_is_safe_to_paste_whatever_the_name_of_the_lock() {
-    let redis = Redis::start();
-    let (name, word) = ("$(id>PW)", "'$(id>PW)'");
-    let says = |line: &str, command: &str| {
-        let end = outcome(&mut redis.redlock(&words(line, &[name])));
-        let all = end.stdout.clone() + &end.stderr;
-        assert!(all.contains(command) && all.contains(word), "{end:?}");
-        // All else that has the name names the lock.
-        let rest = all.replace(word, "").replace(&format!("\"{name}\""), "");
-        assert!(!rest.contains(&format!(" {name}")), "{end:?}");
-    };
-    let holder = Running::ready(&mut redis.run(&format!("{name} --shared"), IDLE));
-    says("release {}", "redlock stop");
-    says("release {}", "redlock release --force --id");
-    let waiter = Running::start(&mut redis.redlock(words!("run {} -- true", name)));
-    wait_until("it stands in the queue", || {
-        redis.queue(name).contains(&waiter.pid())
-    });
-    let json = outcome(&mut redis.redlock(words!("status --json {}", name))).stdout;
-    let status: Value = serde_json::from_str(&json).unwrap();
-    let id = status[0]["waiters"][0]["id"].as_str().unwrap();
-    says(
-        &format!("stop --id {id} {{}}"),
-        "redlock release --force --id",
-    );
-    says("freeze --reason x {}", "redlock thaw");
-    says("run -n {} -- true", "redlock thaw");
-    outcome(&mut redis.redlock(words!("thaw {}", name))).assert_code(0);
-    for run in [waiter, holder] {
-        run.signal(Signal::SIGTERM);
-        run.finish();
-    }
-
-    redis.cli(&["FLUSHALL"]);
-    plant(&redis, name);
-    says("stop {}", "redlock release --force --id");
-    redis.cli(&["PERSIST", &format!("redlock:{name}")]);
-    says("doctor {}", "redlock release --force");
-    redis.cli(&["FLUSHALL"]);
-    outcome(&mut redis.redlock(words!("freeze --reason x {}", name))).assert_code(0);
-    says("doctor {}", "redlock thaw");
-}
-
-/// A held lock, as another program could write it.
-pub fn plant(redis: &Redis, name: &str) {
-    let index = ["ZADD", "{redlock:}:index", "99999999999999", name];
-    assert_eq!(redis.cli(&index), "1");
-    let key = format!("redlock:{name}");
-    assert_eq!(redis.cli(&["SET", &key, "token", "PX", "600000"]), "OK");
-}
-
-/// Lines that name a lock which might be an option.
-const NAMES_A_LOCK: &str = "run -- {} true;acquire -- {};extend -- {};release --force -- {};stop -- {};\
-    status -- {};history -- {};freeze --reason x -- {};thaw -- {};doctor -- {}";
-
-#[test]
-fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
+fn names_that_a_shell_xargs_or_redlock_would_take_for_something_else_are_left_out_of_the_names() {
     let redis = Redis::start();
     let mark = redis.dir.path().join("ran");
     let evil = format!("--shell=touch${{IFS}}{}", mark.display());
     // xargs takes quotes and backslashes away.
     let quoted = [("\"", "\""), ("\\", ""), ("''", "")];
     let [double, escaped, single] = quoted.map(|(start, end)| format!("{start}{evil}{end}"));
-    let names = [evil.as_str(), "-q", "-", &double, &escaped, &single];
-    for name in names.iter().chain(&["deploy"]) {
+    let options = [evil.as_str(), "-q", "-", &double, &escaped, &single];
+    let changed = ["\"prod\"", "'", r"a\b", "a*", "a?", "[a]"];
+    let safe = ["prod", "$(id)"];
+    for name in options.iter().chain(&changed).chain(&safe) {
         plant(&redis, name);
     }
-    for line in [
-        "status --names-only",
-        "status --names-only *",
-        "history --names-only",
-        "history --names-only *",
-    ] {
-        let end = ends(&redis, line);
-        assert_eq!(end.assert_code(0).stdout, "deploy\n", "{line}");
+    for listing in ["status", "history"] {
+        for pattern in ["", "*"] {
+            let end = ends(&redis, &format!("{listing} --names-only {pattern}"));
+            end.assert_printed(0, "$(id)\nprod\n");
+        }
+        let end = ends(&redis, &format!("{listing} --names-only"));
+        // What looks like a pattern is no name of a lock at all.
+        for name in ["\"prod\"", "'", r"a\b", "[a]"] {
+            end.assert_says(&format!("name \"{name}\" is not listed"));
+        }
+        let quiet = ends(&redis, &format!("{listing} --names-only -q"));
+        quiet.assert_code(0).assert_silent();
     }
     let table = ends(&redis, "status").stdout;
-    assert_eq!(table.lines().count(), 2, "{table}");
-    let script = "redlock status --names-only | xargs redlock history";
-    outcome(&mut redis.run("other", script)).assert_code(0);
-    assert!(!mark.exists());
+    let is_meant = |line: &str| line.starts_with('-') || line.contains("--shell=");
+    assert!(!table.lines().any(is_meant), "{table}");
+    let names = "redlock status --names-only -q";
+    let history = format!("{names} | xargs redlock history");
+    outcome(&mut redis.run("other", &history)).assert_code(0);
+    let force = format!("{names} | grep -vx prod | xargs -n1 redlock release --force");
+    outcome(&mut redis.run("other", &force));
+    assert!(redis.is_held("prod"));
 
     let keys = || redis.cli(&["KEYS", "*"]).lines().count();
     let before = keys();
-    for name in names {
+    for name in options {
         for line in NAMES_A_LOCK.split(';') {
             let end = outcome(&mut redis.redlock(&words(line, &[name])));
             assert_eq!(end.code(), Some(64), "{line} {end:?}");
@@ -994,53 +590,86 @@ fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
 }
 
 #[test]
-fn large_values_in_our_keys_take_no_memory() {
+fn a_command_in_a_message_is_safe_to_paste_whatever_the_name_of_the_lock() {
     let redis = Redis::start();
-    for command in [
-        "redis.call('SET', 'redlock:a', x)",
-        "redis.call('HSET', '{redlock:a}:meta', 't', x)",
-        "redis.call('HSET', '{redlock:a}:state', 'frozen', '99999999999999 1 ' .. x)",
-        "redis.call('RPUSH', '{redlock:a}:history', x)",
-        "redis.call('RPUSH', '{redlock:a}:skips', x)",
-        "redis.call('ZADD', '{redlock:}:index', 99999999999999, x)",
-    ] {
-        redis.cli(&["FLUSHALL"]);
-        redis.cli(&["SET", "redlock:a", "t", "PX", "600000"]);
-        redis.cli(&["ZADD", "{redlock:a}:queue", "1", "w"]);
-        let script = format!("local x = string.rep('x', 45000000) return #tostring({command})");
-        let length = redis.cli(&["EVAL", &script, "0"]);
-        assert!(length.parse::<u64>().is_ok(), "{length}");
-        for reader in "status a;history;run -n a -- echo started;history --skipped a".split(';') {
-            let end = read(&redis, reader, command);
-            let started = reader.starts_with("run") && end.stdout.contains("started");
-            assert!(!started, "{command}: it isn't free");
-        }
-    }
+    let (name, word) = ("$(id>PW)", "'$(id>PW)'");
+    let says = |line: &str, command: &str| {
+        let end = outcome(&mut redis.redlock(&words(line, &[name])));
+        let all = end.stdout.clone() + &end.stderr;
+        assert!(all.contains(command) && all.contains(word), "{end:?}");
+        // All else that has the name names the lock.
+        let rest = all.replace(word, "").replace(&format!("\"{name}\""), "");
+        assert!(!rest.contains(&format!(" {name}")), "{end:?}");
+    };
+    let _holder = Running::ready(&mut redis.run(&format!("{name} --shared"), IDLE));
+    let waiter = Running::start(&mut redis.redlock(words!("run {} -- true", name)));
+    wait_until("it stands in the queue", || {
+        redis.queue(name).contains(&waiter.pid())
+    });
+    let status = json(&redis, &format!("status --json {name}"));
+    let id = status[0]["waiters"][0]["id"].as_str().unwrap();
+    says("release {}", "redlock stop");
+    says("release {}", "redlock release --force --id");
+    let stop = format!("stop --id {id} {{}}");
+    says(&stop, "redlock release --force --id");
+    says("freeze --reason x {}", "redlock thaw");
+    says("run -n {} -- true", "redlock thaw");
+    says("doctor {}", "redlock thaw");
+    redis.cli(&["FLUSHALL"]);
+    plant(&redis, name);
+    says("stop {}", "redlock release --force --id");
+    redis.cli(&["PERSIST", &format!("redlock:{name}")]);
+    says("doctor {}", "redlock release --force");
 }
 
+/// A held lock, as another program could write it.
+pub fn plant(redis: &Redis, name: &str) {
+    let index = ["ZADD", "{redlock:}:index", "99999999999999", name];
+    assert_eq!(redis.cli(&index), "1");
+    let key = format!("redlock:{name}");
+    assert_eq!(redis.cli(&["SET", &key, "token", "PX", "600000"]), "OK");
+}
+
+/// Lines that name a lock which might be an option.
+const NAMES_A_LOCK: &str = "run -- {} true;acquire -- {};extend -- {};release --force -- {};stop -- {};\
+    status -- {};history -- {};freeze --reason x -- {};thaw -- {};doctor -- {}";
+
 #[test]
-fn a_long_listing_takes_little_memory() {
+fn large_values_in_our_keys_and_long_listings_take_no_memory() {
     let redis = Redis::start();
     // Texts and lists that are small by themselves, and large when they are read or shown.
-    let script = r#"
+    let listing = r#"
         local words = {}
         for n = 1, 40000 do words[n] = '""' end
         local who = '{"command":[' .. table.concat(words, ',') .. ']}'
         for n = 1, 120 do
-            redis.call('RPUSH', KEYS[1], 'c0ffee 9000 lost 0 ' .. n .. ' 8000 1 1 250 held ' .. who)
+            redis.call('RPUSH', history, 'c0ffee 9000 lost 0 ' .. n .. ' 8000 1 1 250 held ' .. who)
         end
         who = '{"reason":"' .. string.rep('\226\128\174', 660) .. '"}'
         for n = 1, 3000 do
-            redis.call('ZADD', KEYS[2], n, 'w' .. n)
-            redis.call('HSET', KEYS[3], 'w' .. n, '99999999999999 1 8000 1 ' .. who)
-        end
-        redis.call('SET', KEYS[4], 'x')
-    "#;
-    let keys = "{redlock:a}:history {redlock:a}:queue {redlock:a}:waiters redlock:a";
-    let line = format!("EVAL {{}} 4 {keys}");
-    assert_eq!(redis.cli(&words(&line, &[script])), "");
-    for reader in READERS.split(';') {
-        read(&redis, reader, "a long listing");
+            redis.call('ZADD', '{redlock:a}:queue', n, 'w' .. n)
+            redis.call('HSET', '{redlock:a}:waiters', 'w' .. n, '99999999999999 1 8000 1 ' .. who)
+        end"#;
+    for script in [
+        "redis.call('SET', 'redlock:a', x)",
+        "redis.call('HSET', '{redlock:a}:meta', 't', x)",
+        "redis.call('HSET', '{redlock:a}:state', 'frozen', '99999999999999 1 ' .. x)",
+        "redis.call('RPUSH', history, x)",
+        "redis.call('RPUSH', '{redlock:a}:skips', x)",
+        "redis.call('ZADD', '{redlock:}:index', 99999999999999, x)",
+        listing,
+    ] {
+        redis.cli(&["FLUSHALL"]);
+        redis.cli(&["SET", "redlock:a", "t", "PX", "600000"]);
+        redis.cli(&["ZADD", "{redlock:a}:queue", "1", "w"]);
+        let values = "local x, history = string.rep('x', 45000000), '{redlock:a}:history'";
+        let script = format!("{values} {script}");
+        assert_eq!(redis.cli(&["EVAL", &script, "0"]), "");
+        for reader in READERS.split(';') {
+            let end = read(&redis, reader, &script);
+            let started = reader.starts_with("run") && end.stdout.contains("started");
+            assert!(!started, "{script}: it isn't free");
+        }
     }
 }
 

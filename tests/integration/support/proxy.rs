@@ -12,14 +12,14 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::support::lua::{self, SCRIPTS};
-use crate::support::{Redis, TIMEOUT, wait_until};
+use crate::support::{Redis, TIMEOUT, await_some, wait_until};
 
 /// What a client asks.
 #[derive(Clone, Debug)]
@@ -53,7 +53,24 @@ pub enum Action {
     ResetReply,
     /// It is answered; nothing passes after that, and the connection stays open.
     HalfOpen,
+    /// Two equal answers come.
+    Twice,
+    /// Each number of three digits or more in its answer becomes this one.
+    Numbers(&'static str),
+    /// This is the answer to the request, which never arrives.
+    Lie(&'static [u8]),
+    /// The answer to the request, which never arrives, begins with the first of these, and goes on with the second over and
+    /// over, up to so many bytes in all. Nothing passes after that.
+    Endless(&'static [u8], &'static [u8], usize),
+    /// Messages without an end follow the answer.
+    ReplyAndFlood,
+    /// The answer to the request, which never arrives, is one of these bytes after the other, over and over. Nothing passes after
+    /// that.
+    Drip(&'static [u8]),
 }
+
+/// A RESP3 message, which a server may send at any time.
+pub const MESSAGE: &[u8] = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n";
 
 /// What one thread of a connection does.
 type Work = Box<dyn FnOnce(&Shared, &Connection) + Send>;
@@ -79,6 +96,10 @@ struct Shared {
     counts: Mutex<HashMap<String, usize>>,
     /// The operations that were answered, and how long the answers were.
     answered: Mutex<Vec<(String, usize)>>,
+    /// The last operations of the connections that clients have left, and whether they left with a reset.
+    left: Mutex<Vec<(String, bool)>>,
+    /// The bytes of an answer without an end that were passed on.
+    streamed: AtomicUsize,
     /// One way, in milliseconds.
     delay: AtomicU64,
     gone: AtomicBool,
@@ -101,6 +122,10 @@ struct Connection {
 enum Passing {
     /// With the operation that it answers, if it does.
     Bytes(Vec<u8>, Option<String>),
+    /// Bytes, and others over and over, up to so many in all.
+    Endless(&'static [u8], &'static [u8], usize),
+    /// One byte at a time, over and over.
+    Drip(&'static [u8]),
     /// The end of the connection.
     Close,
     Reset,
@@ -136,6 +161,8 @@ impl Proxy {
             seen: Mutex::default(),
             counts: Mutex::default(),
             answered: Mutex::default(),
+            left: Mutex::default(),
+            streamed: AtomicUsize::new(0),
             delay: AtomicU64::new(0),
             gone: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -218,6 +245,22 @@ impl Proxy {
         let answered = lock(&self.shared.answered);
         let of = answered.iter().filter(|(of, _)| of == operation);
         of.map(|(_, length)| *length).max().unwrap_or(0)
+    }
+
+    /// Returns the last operation of the first connection that its client has left, and whether it left with a reset.
+    #[track_caller]
+    pub fn first_left(&self) -> (String, bool) {
+        await_some("a client leaves", || {
+            lock(&self.shared.left).first().cloned()
+        })
+    }
+
+    /// Waits until a client has read much of an answer without an end.
+    #[track_caller]
+    pub fn await_flood(&self) {
+        wait_until("much of it was read", || {
+            self.shared.streamed.load(Ordering::Relaxed) > 256 * 1024
+        });
     }
 
     /// From now on there is no server: all connections are reset, and new ones, too.
@@ -340,6 +383,7 @@ impl Shared {
     ) {
         let mut unread = Vec::new();
         let mut behind = Instant::now();
+        let mut last = String::new();
         let end = loop {
             match read_more(&connection.near, &mut unread) {
                 Ok(true) => {}
@@ -351,8 +395,16 @@ impl Shared {
                 if connection.up_is_dead.load(Ordering::Relaxed) {
                     continue;
                 }
+                last.clone_from(&request.operation);
                 let action = lock(&self.hook)(&request);
                 let mut arrival = self.arrival();
+                if let Some(lie) = lie(action) {
+                    if !matches!(action, Action::Lie(_)) {
+                        connection.die();
+                    }
+                    let _ = down.send((arrival + self.one_way(), lie));
+                    continue;
+                }
                 match action {
                     Action::LoseRequest => {
                         connection.up_is_dead.store(true, Ordering::Relaxed);
@@ -374,13 +426,14 @@ impl Shared {
                     Action::LoseReply | Action::HalfOpen => {
                         connection.up_is_dead.store(true, Ordering::Relaxed);
                     }
-                    Action::Pass | Action::StallReply(_) | Action::Cut(_) | Action::ResetReply => {}
+                    _ => {}
                 }
                 behind = behind.max(arrival);
                 lock(&connection.pending).push_back((action, request.operation));
                 let _ = up.send((behind, Passing::Bytes(bytes, None)));
             }
         };
+        lock(&self.left).push((last, end.is_err()));
         // Of a connection that is silent the server doesn't hear the end, either.
         if connection.up_is_dead.load(Ordering::Relaxed) {
             return;
@@ -415,8 +468,13 @@ impl Shared {
                 let mut arrival = self.arrival();
                 let mut after = None;
                 match action {
-                    Action::Pass | Action::Stall(_) | Action::LoseRequest | Action::Reset => {}
                     Action::StallReply(time) => arrival += time,
+                    Action::Twice => bytes.extend_from_within(..),
+                    Action::Numbers(other) => replace_numbers(&mut bytes, other),
+                    Action::ReplyAndFlood => {
+                        connection.die();
+                        after = Some(Passing::Endless(b"", MESSAGE, usize::MAX));
+                    }
                     Action::LoseReply => {
                         connection.die();
                         continue;
@@ -432,6 +490,7 @@ impl Shared {
                         bytes.clear();
                         after = Some(Passing::Reset);
                     }
+                    _ => {}
                 }
                 if last {
                     connection.die();
@@ -462,6 +521,23 @@ impl Shared {
                     let written = to.write_all(&bytes);
                     let answers = answers.filter(|_| written.is_ok());
                     lock(&self.answered).extend(answers.map(|of| (of, bytes.len())));
+                }
+                Passing::Endless(first, again, most) => {
+                    let many = again.repeat((64 * 1024 / again.len()).max(1));
+                    let mut is_read = to.write_all(first).is_ok();
+                    let mut written = 0;
+                    while is_read && written < most {
+                        is_read = to.write_all(&many).is_ok();
+                        written += many.len();
+                        self.streamed.store(written, Ordering::Relaxed);
+                    }
+                }
+                Passing::Drip(bytes) => {
+                    #[allow(clippy::maybe_infinite_iter)] // It ends with the connection.
+                    bytes.iter().cycle().all(|byte| {
+                        std::thread::sleep(Duration::from_millis(20));
+                        to.write_all(&[*byte]).is_ok()
+                    });
                 }
                 Passing::Close => {
                     let _ = to.shutdown(Shutdown::Write);
@@ -499,6 +575,25 @@ impl Connection {
         let _ = self.near.shutdown(Shutdown::Both);
         let _ = self.far.shutdown(Shutdown::Both);
     }
+}
+
+/// Returns the answer to a request that never arrives and is answered all the same.
+fn lie(action: Action) -> Option<Passing> {
+    match action {
+        Action::Lie(answer) => Some(Passing::Bytes(answer.to_vec(), None)),
+        Action::Endless(first, again, most) => Some(Passing::Endless(first, again, most)),
+        Action::Drip(bytes) => Some(Passing::Drip(bytes)),
+        _ => None,
+    }
+}
+
+fn replace_numbers(answer: &mut Vec<u8>, other: &str) {
+    let text = String::from_utf8_lossy(answer);
+    let lines = text.split("\r\n").map(|line| match line.strip_prefix(':') {
+        Some(number) if number.len() >= 3 => format!(":{other}"),
+        _ => line.to_owned(),
+    });
+    *answer = lines.collect::<Vec<_>>().join("\r\n").into_bytes();
 }
 
 /// Ends a connection with a reset, also where another process has it open.

@@ -7,8 +7,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 
-use super::{Liar, MOST, Say, drives, weighed};
+use super::{MOST, behind, drives, weighed};
 use crate::support::prelude::*;
+use crate::support::proxy::{Action, Proxy, load_scripts};
 
 /// How many conversations there are usually.
 const USUAL: u32 = 24;
@@ -79,8 +80,13 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// An answer for the rest of the test.
+fn lie(answer: Vec<u8>) -> Action {
+    Action::Lie(answer.leak())
+}
+
 /// A value, or what is left of one.
-fn answer() -> impl Strategy<Value = Say> {
+fn answer() -> impl Strategy<Value = Action> {
     let whole = vec(value(), 1..3).prop_map(|values| values.concat());
     let broken = (value(), any::<u16>(), any::<u8>()).prop_map(|(mut bytes, at, byte)| {
         let at = usize::from(at) % bytes.len().max(1);
@@ -92,19 +98,19 @@ fn answer() -> impl Strategy<Value = Say> {
         bytes
     });
     prop_oneof![
-        8 => Just(Say::Truth),
-        1 => Just(Say::Twice),
-        1 => Just(Say::Close),
-        6 => whole.prop_map(Say::Lie),
-        3 => broken.prop_map(Say::Lie),
+        8 => Just(Action::Pass),
+        1 => Just(Action::Twice),
+        1 => Just(Action::Cut(0)),
+        6 => whole.prop_map(lie),
+        3 => broken.prop_map(lie),
     ]
 }
 
 /// Has a command talk with a server that gives these answers, and then the truth.
-fn converse(redis: &Redis, line: &str, answers: Vec<Say>) -> Result<(), TestCaseError> {
+fn converse(redis: &Redis, line: &str, answers: Vec<Action>) -> Result<(), TestCaseError> {
     let mut left = answers.into_iter();
-    let liar = Liar::new(redis, move |_| left.next().unwrap_or(Say::Truth));
-    let mut command = liar.redlock(redis, &words(line, &[]));
+    let proxy = Proxy::with(redis, move |_| left.next().unwrap_or(Action::Pass));
+    let mut command = behind(redis, &proxy, line);
     command.env("REDLOCK_REDIS_TIMEOUT", "200ms");
     let began = Instant::now();
     let (end, peak) = weighed(command.env("REDLOCK_TOKEN", "x"));
@@ -123,6 +129,7 @@ fn whatever_a_server_answers_redlock_ends_in_order() {
     let seconds = asked("REPLIES_SECONDS");
     let until = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let redis = Redis::start();
+    load_scripts(&redis);
     let commands: Vec<&str> = COMMANDS.split(';').collect();
     let conversation = (0..commands.len(), vec(answer(), 0..16));
     for seed in 1.. {
