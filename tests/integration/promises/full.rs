@@ -1,6 +1,7 @@
 //! A server without memory to spare (`maxmemory` without eviction): what is held and waited for goes
 //! on, and only what is new is refused.
 
+use crate::promises::blocked::assert_renewed;
 use crate::support::prelude::*;
 
 const MODES: [&[&str]; 3] = [&[], &["--shared"], &["--slots", "2"]];
@@ -14,24 +15,17 @@ fn fill(redis: &Redis) {
 
 #[test]
 fn on_a_full_server_a_lock_is_renewed_and_released() {
-    let held = MODES.map(|mode| {
-        let redis = Redis::start();
+    side_by_side(MODES, |mode| {
+        let redis = Redis::left_empty();
         let options = [&["--ttl", "6s", "-k", "100ms"], mode, &["a"]].concat();
-        let holder = Gated::start(&redis, &options).ready();
+        let mut holder = Gated::start(&redis, &options).ready();
         fill(&redis);
-        (mode, redis, holder)
-    });
-    for (_, redis, _) in &held {
-        redis.await_renewals("a", 2);
-    }
-    for (mode, redis, mut holder) in held {
-        let over = holder.run.has_ended();
+        assert_renewed(&redis, 2);
         holder.open();
-        let end = holder.run.finish();
-        assert!(!over, "{mode:?}: {end:?}");
-        end.assert_code(0).assert_silent();
-        assert_nothing_left(&redis);
-    }
+        let end = holder.finish();
+        assert_eq!(end.code(), Some(0), "{mode:?}: {end:?}");
+        end.assert_silent();
+    });
 }
 
 #[test]
@@ -72,24 +66,5 @@ fn on_a_full_server_a_holder_is_stopped_or_forced_out_and_the_lock_goes_on() {
         ends(&redis, line).assert_code(0);
         holder.run.finish_saying(79, says);
         waiter.ready().end();
-    }
-}
-
-#[test]
-fn on_a_full_server_a_run_that_does_not_wait_is_69_and_changes_nothing() {
-    let redis = Redis::start();
-    // The server knows the script.
-    ends(&redis, "run a -- true").assert_code(0);
-    fill(&redis);
-    let runs = MODES.map(|mode| {
-        let arguments = [&["run", "-n"], mode, &["a", "--", "echo", "ran"]].concat();
-        (mode, Running::start(&mut redis.redlock(&arguments)))
-    });
-    for (mode, run) in runs {
-        let end = run.finish();
-        end.assert_code(69);
-        end.assert_says("no memory left (maxmemory)");
-        assert_eq!(end.stdout, "", "{mode:?}");
-        assert_nothing_left(&redis);
     }
 }

@@ -2,7 +2,7 @@
 //! status. Each state is that of a real server. Most of them are lines of tables.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, UdpSocket};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -28,14 +28,7 @@ impl Redis {
         let lines = table.lines().map(str::trim);
         for line in lines.filter(|line| !line.is_empty()) {
             if line.starts_with(|first: char| first.is_ascii_digit()) {
-                let (status, row) = line.split_once(' ').unwrap();
-                let (command, parts) = row.split_once(" → ").unwrap_or((row, ""));
-                let (settings, url) = command.rsplit_once(' ').unwrap_or(("", command));
-                let run = format!("{settings} redlock -u {url} run a -- echo ran");
-                let is_url = url.contains("://");
-                let command = if is_url { run.as_str() } else { command };
-                let end = outcome(&mut sh(self, command));
-                assert_end(line, &end, status, parts);
+                play_line(line, |command| outcome(&mut sh(self, command)));
             } else if line.starts_with(|first: char| first.is_ascii_uppercase()) {
                 let answer = self.cli(&line.split(' ').collect::<Vec<_>>());
                 assert!(["OK", "0", "1"].contains(&&*answer), "{line}: {answer}");
@@ -52,6 +45,18 @@ impl Redis {
             }
         }
     }
+}
+
+/// Has this run the line for a shell of a line of a table, and expects its end.
+#[track_caller]
+pub fn play_line(line: &str, run: impl Fn(&str) -> Outcome) {
+    let (status, row) = line.split_once(' ').unwrap();
+    let (command, parts) = row.split_once(" → ").unwrap_or((row, ""));
+    let (settings, url) = command.rsplit_once(' ').unwrap_or(("", command));
+    let by_url = format!("{settings} redlock -u {url} run a -- echo ran");
+    let is_url = url.contains("://");
+    let end = run(if is_url { &by_url } else { command });
+    assert_end(line, &end, status, parts);
 }
 
 /// Expects the end of a line of a table. What is printed has no text of the system's, a script's or a library's.
@@ -106,6 +111,9 @@ fn each_state_of_a_server_is_said_with_what_to_do_and_found_by_doctor() {
         eviction ok: % of maxmemory
         CONFIG SET maxmemory 1
         {run} → no memory left (maxmemory) … raise maxmemory … (`redlock doctor` shows more)
+        69 redlock run -n --on-unreachable run a -- echo ran → … no memory left (maxmemory)
+        69 redlock run -n a --shared -- echo ran → … no memory left (maxmemory)
+        69 redlock run -n a --slots 2 -- echo ran → … no memory left (maxmemory)
         eviction warn: grants no new lock → raise maxmemory
         writes fail: no memory left (maxmemory) → raise maxmemory
         CONFIG SET maxmemory 0
@@ -182,9 +190,9 @@ fn a_cluster_is_78_and_the_prefix_and_the_node_are_named_that_make_it_work() {
         0 {redlock} acquire -q a --ttl 2s && {redlock} run -q a -- true
         0 {redlock} history a | grep -q 'echo ran'"
     ));
-    let prefix = "REDLOCK_PREFIX={redlock}:";
-    let holder = Gated::start(here, &[prefix, "a"]).ready();
-    let waiter = Running::start(&mut here.redlock(&["run", "-q", prefix, "a", "b", "--", "true"]));
+    let holder = Gated::start(here, words!("REDLOCK_PREFIX={redlock}: a")).ready();
+    let words = words!("run -q REDLOCK_PREFIX={redlock}: a b -- true");
+    let waiter = Running::start(&mut here.redlock(words));
     let queue = ["ZCARD", "{redlock}:{redlock}:a:queue"];
     wait_until("it waits", || here.cli(&queue) == "1");
     holder.end();
@@ -206,6 +214,7 @@ fn a_replica_is_78_for_what_writes_and_what_reads_says_that_it_may_be_old() {
     replica.play(&format!(
         "78 redlock run a -- echo ran → {read_only} (`redlock doctor` shows more)
         78 redlock run --slots 2 a -- true → {read_only}
+        78 redlock run -n --on-unreachable run a -- echo ran → {read_only}
         78 redlock freeze a --reason x → {read_only}
         78 redlock thaw a → {read_only}
         78 redlock release --force a → {read_only}
@@ -343,7 +352,7 @@ fn assert_tries_while(code: &str, redis: &Redis, (says, why): (&str, &str), end:
     wait_until(code, || redis.cli(&["GET", "x"]).starts_with(code));
     // The database is asked for before the lock.
     redis.play(&format!(
-        "69 REDLOCK_REDIS_TIMEOUT=2s redlock run -q -n a -- echo ran → {says}
+        "69 REDLOCK_REDIS_TIMEOUT=2s redlock run -q -n a --on-unreachable run -- echo ran → {says}
         69 redlock -u {}?db=3 run -q -w 1s a -- echo ran → {says}
         69 redlock status → {says}",
         redis.url()
@@ -387,12 +396,11 @@ fn while_redis_loads_its_data_or_is_busy_with_a_script_a_run_keeps_trying_and_sa
 fn a_waiter_says_once_that_redis_does_not_answer_and_on_a_terminal_in_one_line_for_how_long() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let words = words!("run REDLOCK_REDIS_TIMEOUT=2s a -- echo ran");
-    let mut terminal = Terminal::start(redis.redlock(words));
+    let line = "REDLOCK_REDIS_TIMEOUT=2s redlock run a -- echo ran";
+    let mut terminal = Terminal::start(sh(&redis, &format!("exec env {line}")));
     terminal.resize(24, 40);
     wait_until("it waits", || redis.queue("a").len() == 1);
-    let line = "REDLOCK_REDIS_TIMEOUT=2s redlock run a -- true 2>&1";
-    let mut waiter = Running::start(&mut sh(&redis, line));
+    let mut waiter = Running::start(&mut sh(&redis, &format!("{line} 2>&1")));
     wait_until("both wait", || redis.queue("a").len() == 2);
     redis.stall();
     terminal.wait_until("it is shown a third time", |shown| {
@@ -464,16 +472,9 @@ fn a_certificate_is_trusted_by_its_ca_or_for_itself_and_what_is_wrong_with_it_is
     fs::write(dir.join("plain"), names).unwrap();
     sign(dir, "stranger", "leaf", " -extfile plain", "forged");
     // One that is trusted for itself still keeps its own rules.
-    fs::write(
-        dir.join("narrow"),
-        format!("{names}nameConstraints=permitted;DNS:example.com\n"),
-    )
-    .unwrap();
-    openssl(
-        dir,
-        "x509 -req -in leaf.csr -signkey leaf.key -days 2 -extfile narrow -out narrow.crt",
-    );
-    fs::copy(dir.join("leaf.key"), dir.join("narrow.key")).unwrap();
+    let narrow = format!("{names}nameConstraints=permitted;DNS:example.com\n");
+    fs::write(dir.join("narrow"), narrow).unwrap();
+    sign(dir, "leaf", "leaf", " -extfile narrow", "narrow");
     let ca = format!("REDLOCK_TLS_CA={}/", dir.display());
     // The certificate of a server, and what is said there.
     let rows = "authority 0 CA=authority.crt rediss://localhost:PORT
@@ -535,20 +536,12 @@ fn a_certificate_is_trusted_by_its_ca_or_for_itself_and_what_is_wrong_with_it_is
 fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad_key_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();
-    for name in ["leaf", "stranger", "client"] {
-        self_signed(
-            dir,
-            name,
-            "2",
-            if name == "client" { "TRUE" } else { "FALSE" },
-        );
+    for (name, is_ca) in [("leaf", "FALSE"), ("stranger", "FALSE"), ("client", "TRUE")] {
+        self_signed(dir, name, "2", is_ca);
     }
     let (redis, port) = encrypted(dir, "leaf");
-    set(
-        &redis,
-        "tls-ca-cert-file",
-        dir.join("client.crt").to_str().unwrap(),
-    );
+    let authority = dir.join("client.crt");
+    set(&redis, "tls-ca-cert-file", authority.to_str().unwrap());
     let (files, url) = (dir.display(), format!("rediss://localhost:{port}"));
     let ca = format!("REDLOCK_TLS_CA={files}/leaf.crt");
     let own = format!("REDLOCK_TLS_CERT={files}/stranger.crt REDLOCK_TLS_KEY={files}");
@@ -560,47 +553,32 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad
     let required =
         "the server requires a client certificate; set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY";
     let in_common = "and redlock have no TLS version, cipher or kind of server key in common";
-    for (protocols, ciphers, asks, own, says) in [
-        ("TLSv1.2 TLSv1.3", "DEFAULT", "yes", "", required),
-        ("TLSv1.2", "DEFAULT", "yes", "", required),
+    let (both, any) = ("TLSv1.2 TLSv1.3", "DEFAULT");
+    for (protocols, ciphers, requires, own, says) in [
+        (both, any, "yes", "", required),
+        ("TLSv1.2", any, "yes", "", required),
         ("TLSv1.2", "AES256-SHA", "no", "", in_common),
         ("TLSv1.2", "AES256-SHA", "yes", "", in_common),
-        ("TLSv1.2 TLSv1.3", "DEFAULT", "yes", &*theirs, "doesn't"),
-        (
-            "TLSv1.2 TLSv1.3",
-            "DEFAULT",
-            "yes",
-            &*over,
-            "certificate has expired",
-        ),
+        (both, any, "yes", &*theirs, "doesn't"),
+        (both, any, "yes", &*over, "certificate has expired"),
     ] {
         set(&redis, "tls-protocols", protocols);
         set(&redis, "tls-ciphers", ciphers);
-        set(&redis, "tls-auth-clients", asks);
+        set(&redis, "tls-auth-clients", requires);
         redis.play(&format!("78 {ca} {own} {url} → {says}"));
     }
+    let own_files =
+        format!("{ca} REDLOCK_TLS_CERT={files}/client.crt REDLOCK_TLS_KEY={files}/client.key");
     redis.play(&format!(
         "78 {ca} REDLOCK_TLS_CERT={files}/client.crt {url} → belong together
         78 REDLOCK_TLS_CA={files}/none {url} → can't use {files}/none
-        0 {ca} REDLOCK_TLS_CERT={files}/client.crt REDLOCK_TLS_KEY={files}/client.key {url}"
+        0 {own_files} {url}"
     ));
-    let mut gate = Gate::new(&redis);
-    let mut held = redlock(words!("-u {} run --ttl 6s a -c", &url, UNTIL_GATE));
-    held.env("HOME", redis.dir.path());
-    for (setting, file) in [
-        ("CA", "leaf.crt"),
-        ("CERT", "client.crt"),
-        ("KEY", "client.key"),
-    ] {
-        held.env(format!("REDLOCK_TLS_{setting}"), dir.join(file));
-    }
-    let before = redis.calls("evalsha");
-    let held = Running::ready(&mut held);
-    wait_until("it is renewed over the same connection", || {
-        redis.calls("evalsha") >= before + 2
-    });
-    gate.open();
-    held.finish().assert_code(0);
+    let settings: Vec<&str> = own_files.split(' ').collect();
+    let options = [&settings, words!("-u {} --ttl 6s a", &url)].concat();
+    let holder = Gated::start(&redis, &options).ready();
+    redis.await_renewals("a", 1);
+    holder.end();
     let curve = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-521 -nodes -days 2 -subj /CN=x \
         -addext subjectAltName=DNS:localhost -keyout curve.key -out curve.crt";
     openssl(dir, curve);
@@ -617,23 +595,28 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad
     }
 }
 
-/// A server that greets, answers each request, and closes the connection. Until the client has closed it as well, all that
-/// comes is read: with something unread, its end would be a reset, which may throw the answer away.
-pub fn stranger(greeting: &'static [u8], answer: &'static [u8]) -> u16 {
+/// A server that serves each client in a thread of its own. Returns its port.
+fn serving(serve: impl Fn(TcpStream) + Copy + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
-        for mut client in listener.incoming().flatten() {
-            let _ = client.write_all(greeting);
-            thread::spawn(move || {
-                let _ = client.read(&mut [0; 4096]);
-                let _ = client.write_all(answer);
-                let _ = client.shutdown(Shutdown::Write);
-                while matches!(client.read(&mut [0; 4096]), Ok(1..)) {}
-            });
+        for client in listener.incoming().flatten() {
+            thread::spawn(move || serve(client));
         }
     });
     port
+}
+
+/// A server that greets, answers each request, and closes the connection. Until the client has closed it as well, all that
+/// comes is read: with something unread, its end would be a reset, which may throw the answer away.
+pub fn stranger(greeting: &'static [u8], answer: &'static [u8]) -> u16 {
+    serving(move |mut client| {
+        let _ = client.write_all(greeting);
+        let _ = client.read(&mut [0; 4096]);
+        let _ = client.write_all(answer);
+        let _ = client.shutdown(Shutdown::Write);
+        while matches!(client.read(&mut [0; 4096]), Ok(1..)) {}
+    })
 }
 
 #[test]
@@ -766,20 +749,13 @@ fn without_a_url_redlock_says_that_the_locks_are_this_hosts_only() {
 
 /// A server at whose TLS port each handshake goes on for ever, byte by byte.
 fn endless_handshakes() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        for mut client in listener.incoming().flatten() {
-            thread::spawn(move || {
-                // The beginning of a record whose header says 16 KiB.
-                let _ = client.write_all(&[22, 3, 3, 64, 0]);
-                while client.write_all(&[0]).is_ok() {
-                    thread::sleep(Duration::from_millis(20));
-                }
-            });
+    serving(|mut client| {
+        // The beginning of a record whose header says 16 KiB.
+        let _ = client.write_all(&[22, 3, 3, 64, 0]);
+        while client.write_all(&[0]).is_ok() {
+            thread::sleep(Duration::from_millis(20));
         }
-    });
-    port
+    })
 }
 
 #[test]
@@ -796,33 +772,30 @@ fn a_silent_server_is_given_up_after_the_time_to_connect_and_no_later() {
     full.listen(0).unwrap();
     let _first = UnixStream::connect(&path).unwrap();
     self_signed(dir.path(), "ca", "2", "TRUE");
-    let ca = format!("REDLOCK_TLS_CA={}/ca.crt redlock", dir.path().display());
-    let accepts = "accepts connections, but gives no answer in time … without can't reach";
-    let (silent, redlock) = ("no answer in time", "redlock".to_owned());
-    let servers = [
-        (&redlock, redis.url(), silent),
-        (&redlock, redis.tcp_url(), silent),
-        (&redlock, unresponsive.url(), silent),
-        (
-            &redlock,
-            format!("redis://{}", mute.local_addr().unwrap()),
-            accepts,
-        ),
-        (&redlock, format!("unix://{}", path.display()), silent),
-        (
-            &ca,
-            format!("rediss://localhost:{}", endless_handshakes()),
-            silent,
-        ),
-    ];
+    let ca = format!("REDLOCK_TLS_CA={}/ca.crt", dir.path().display());
+    let servers = format!(
+        "redlock -u {} → no answer in time
+        redlock -u {} → no answer in time
+        redlock -u {} → no answer in time
+        redlock -u redis://{} → accepts connections, but gives no answer in time … without can't reach
+        redlock -u unix://{} → no answer in time
+        {ca} redlock -u rediss://localhost:{} → no answer in time",
+        redis.url(),
+        redis.tcp_url(),
+        unresponsive.url(),
+        mute.local_addr().unwrap(),
+        path.display(),
+        endless_handshakes()
+    );
     let lines = [
         "run a -- echo ran",
         "run --slots 2 a -- echo ran",
         "acquire a >/dev/null",
         "status",
     ];
-    let rows = servers.iter().flat_map(|(redlock, url, says)| {
-        lines.map(|line| format!("69 REDLOCK_REDIS_TIMEOUT=5s {redlock} -u {url} {line} → {says}"))
+    let rows = servers.lines().flat_map(|server| {
+        let (redlock, says) = server.trim().split_once(" → ").unwrap();
+        lines.map(|line| format!("69 REDLOCK_REDIS_TIMEOUT=5s {redlock} {line} → {says}"))
     });
     let began = Instant::now();
     // Side by side, as each waits all the time.
@@ -1007,10 +980,8 @@ fn a_password_or_a_permission_that_is_missing_is_77_and_says_what_to_do() {
     set_mode(&file, 0o600);
     let file = format!("REDLOCK_PASSWORD_FILE={}", file.display());
     let place = format!("127.0.0.1:{}", redis.port);
-    let (jobs, user) = (
-        "ACL SETUSER jobs reset on >secret",
-        format!("redis://jobs:secret@{place}"),
-    );
+    let jobs = "ACL SETUSER jobs reset on >secret";
+    let user = format!("redis://jobs:secret@{place}");
     let keys = r#"use the keys of redlock (prefix "redlock:"); add ~redlock:* ~{redlock:* to"#;
     redis.play(&format!(
         r#"{jobs} ~* &* +ping
