@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::promises::config::{configured, set_mode};
+use crate::promises::config::set_mode;
 use crate::support::prelude::*;
 
 /// What the user may do, as docs/servers.md prints it, and more.
@@ -46,12 +46,11 @@ impl Tokens {
         self.redlock(&words(&format!("run {line} -c"), &[script]))
     }
 
-    /// Ends the old password, and all connections that it has opened.
+    /// Ends the old password.
     fn change(&self, password: &str) {
         let new = format!(">{password}");
         self.redis.cli(words!("ACL SETUSER jobs resetpass", &new));
         self.write(password);
-        self.kill_connections();
     }
 
     /// Ends all connections of the user.
@@ -63,39 +62,6 @@ impl Tokens {
     fn connections(&self) -> usize {
         let clients = self.redis.cli(&["CLIENT", "LIST"]);
         clients.matches(" user=jobs ").count()
-    }
-}
-
-/// A run that holds the lock "a", and one that waits for it.
-struct Jobs {
-    holder: Running,
-    waiter: Running,
-    gate: Gate,
-}
-
-impl Jobs {
-    fn start(tokens: &Tokens) -> Self {
-        let gate = Gate::new(&tokens.redis);
-        let script = "echo ready; read go <~/gate";
-        let holder = Running::ready(&mut tokens.run("-v --ttl 15s -k 100ms a", script));
-        let mut waiter = Running::start(&mut tokens.run("--ttl 15s -k 100ms a", "echo mine"));
-        waiter.wait_until_queued(&tokens.redis);
-        Self {
-            holder,
-            waiter,
-            gate,
-        }
-    }
-
-    /// Each still has its place, and both succeed.
-    #[track_caller]
-    fn end(mut self, tokens: &Tokens) {
-        assert!(!self.holder.has_ended() && !self.waiter.has_ended());
-        assert_eq!(tokens.redis.holder("a"), Some(self.holder.pid()));
-        self.gate.open();
-        self.holder.finish().assert_code(0);
-        self.waiter.expect_line("mine");
-        self.waiter.finish().assert_code(0);
     }
 }
 
@@ -120,112 +86,53 @@ fn the_password_of_a_file_is_never_shown() {
 }
 
 #[test]
-fn a_variable_overrides_a_configuration_file() {
-    let redis = Redis::with(&["--requirepass", "one"]);
-    let file = redis.dir.path().join("file");
-    fs::write(&file, "one\n").unwrap();
-    let (url, file) = (redis.tcp_url(), file.to_str().unwrap());
-    let in_file = |path: &str| format!("REDLOCK_URL={url}\nREDLOCK_PASSWORD_FILE={path}\n");
-    let (good, bad) = (in_file(file), in_file("/nowhere"));
-    let (url, good, bad) = (url.as_str(), good.as_str(), bad.as_str());
-    for (url, path, settings, code) in [
-        (url, "/nowhere", "", 78),
-        (url, file, "", 0),
-        ("", "", good, 0),
-        ("", file, bad, 0),
-        // The password file of a configuration file isn't used for another server than that file's.
-        (url, "", good, 77),
-    ] {
-        let config = configured(settings);
-        let mut status = redlock(&["status"]);
-        status.env("XDG_CONFIG_HOME", config.path());
-        status.env("REDLOCK_URL", url);
-        let end = outcome(status.env("REDLOCK_PASSWORD_FILE", path));
-        assert_eq!(end.code(), Some(code), "{url} {path} {settings}: {end:?}");
-        if code == 77 {
-            end.assert_says("requires a password");
-        }
-    }
-}
-
-#[test]
-fn holders_keepers_and_waiters_outlive_their_password() {
+fn holders_keepers_and_waiters_outlive_their_password_and_a_file_that_is_gone_or_late() {
     let tokens = Tokens::new();
-    let mut jobs = Jobs::start(&tokens);
+    let redis = &tokens.redis;
+    let mut gate = Gate::new(redis);
+    let mut holder = Running::ready(&mut tokens.run("-v --ttl 15s -k 100ms a", UNTIL_GATE));
+    let mut waiter = Running::start(&mut tokens.run("--ttl 15s -k 100ms a", "echo mine"));
+    waiter.wait_until_queued(redis);
     let keep =
         "eval \"$(redlock acquire --ttl 15s -k 100ms --while-pid $$ b)\"; echo kept; sleep 300";
-    let mut keeper = sh(&tokens.redis, keep);
+    let mut keeper = sh(redis, keep);
     keeper.env("REDLOCK_URL", &tokens.url);
     let mut keeper = Running::start(keeper.env("REDLOCK_PASSWORD_FILE", tokens.file()));
     keeper.expect_line("kept");
-    let fence = || tokens.redis.cli(&["HGET", "{redlock:b}:state", "fence"]);
+    let fence = || redis.cli(&["HGET", "{redlock:b}:state", "fence"]);
     let first = fence();
-    for round in 0..3 {
-        wait_until("all of them are logged in", || tokens.connections() == 3);
-        let renewals = tokens.redis.calls("pexpire");
-        tokens.change(&format!("password-{round}"));
-        wait_until("both locks are renewed with the new password", || {
-            tokens.connections() == 3 && tokens.redis.calls("pexpire") > renewals + 1
+    wait_until("all of them are logged in", || tokens.connections() == 3);
+    let changes: [&dyn Fn(); 6] = [
+        &|| tokens.change("two"),
+        &|| tokens.change("three"),
+        &|| tokens.change("four"),
+        &|| fs::write(tokens.file(), "").unwrap(),
+        &|| fs::remove_file(tokens.file()).unwrap(),
+        // The server knows the new password before the file has it, so for a moment all are refused.
+        &|| {
+            redis.cli(words!("ACL SETUSER jobs resetpass >five"));
+            tokens.kill_connections();
+            wait_until("one was refused", || {
+                redis.cli(&["ACL", "LOG"]).contains("jobs")
+            });
+            tokens.write("five");
+        },
+    ];
+    for change in changes {
+        let renewals = redis.calls("pexpire");
+        change();
+        tokens.kill_connections();
+        wait_until("both locks are renewed over new connections", || {
+            tokens.connections() == 3 && redis.calls("pexpire") > renewals + 1
         });
-        assert!(!jobs.holder.has_ended() && !jobs.waiter.has_ended() && !keeper.has_ended());
+        assert!(!holder.has_ended() && !waiter.has_ended() && !keeper.has_ended());
     }
-    jobs.end(&tokens);
+    outcome(&mut tokens.redlock(words!("run -n c -- true"))).assert_code(0);
+    assert_eq!(redis.holder("a"), Some(holder.pid()));
+    gate.open();
+    holder.finish().assert_code(0);
+    waiter.finish().assert_printed(0, "mine\n");
     // All the while the keeper's lock was kept, by the first hold of it.
     assert_eq!(fence(), first);
-    assert!(tokens.redis.is_held("b"));
-}
-
-#[test]
-fn a_password_file_that_is_gone_for_a_moment_loses_no_lock() {
-    let tokens = Tokens::new();
-    let jobs = Jobs::start(&tokens);
-    for is_there in [true, false] {
-        if is_there {
-            fs::write(tokens.file(), "").unwrap();
-        } else {
-            fs::remove_file(tokens.file()).unwrap();
-        }
-        let renewals = tokens.redis.calls("pexpire");
-        tokens.kill_connections();
-        wait_until("both are back with the last password", || {
-            tokens.connections() == 2 && tokens.redis.calls("pexpire") > renewals
-        });
-    }
-    jobs.end(&tokens);
-}
-
-#[test]
-fn a_waiter_gets_its_turn_over_a_fresh_connection_too() {
-    let tokens = Tokens::new();
-    let holder = Gated::start(&tokens.redis, &["a"]).ready();
-    let mut waiter = Running::start(&mut tokens.run("a", "echo mine"));
-    waiter.wait_until_queued(&tokens.redis);
-    tokens.change("two");
-    let channels = || tokens.redis.cli(&["PUBSUB", "CHANNELS", "*"]);
-    wait_until("it listens again", || {
-        tokens.connections() == 1 && channels().starts_with("{redlock:a}:")
-    });
-    holder.end();
-    waiter.expect_line("mine");
-    waiter.finish().assert_code(0).assert_silent();
-}
-
-#[test]
-fn a_password_file_is_read_for_each_connection_so_that_a_rotation_stops_nobody() {
-    let tokens = Tokens::new();
-    let jobs = Jobs::start(&tokens);
-    let left = || tokens.redis.cli(&["PTTL", "redlock:a"]);
-    let lease = || left().parse::<i64>().unwrap();
-    // The server knows the new password before the file has it, so for a moment both jobs are refused.
-    let redis = &tokens.redis;
-    redis.cli(words!("ACL SETUSER jobs resetpass >two"));
-    tokens.kill_connections();
-    wait_until("a job was refused", || {
-        redis.cli(&["ACL", "LOG"]).contains("jobs")
-    });
-    tokens.write("two");
-    let before = lease();
-    wait_until("the holder has renewed its lease", || lease() > before);
-    outcome(&mut tokens.redlock(words!("run -n b -- true"))).assert_code(0);
-    jobs.end(&tokens);
+    assert!(redis.is_held("b"));
 }
