@@ -10,22 +10,14 @@ fn left_at_death(words: &[&str]) -> i64 {
     let proxied = Proxied::new(&all);
     let mut run = all.redlock(words);
     let mut work = Running::start(run.env("REDLOCK_URL", proxied.url(&all)));
-    let pid = work.line();
-    let lease = || -> i64 { all.servers[0].cli(&["PTTL", "redlock:a"]).parse().unwrap() };
-    let mut last = lease();
-    wait_until("it is renewed", || {
-        let before = std::mem::replace(&mut last, lease());
-        last > before
-    });
+    let pid = work.pid_after("");
+    all.servers[0].await_renewals("a", 1);
     for proxy in &proxied.proxies {
         proxy.vanish();
     }
-    let expiry = now() + Duration::from_millis(lease().try_into().unwrap());
-    let process = format!("/proc/{}", pid.trim());
-    wait_until("it is dead", || {
-        let stat = std::fs::read_to_string(format!("{process}/stat"));
-        stat.map_or(true, |stat| stat.contains(") Z "))
-    });
+    let lease = all.servers[0].cli(&["PTTL", "redlock:a"]);
+    let expiry = now() + Duration::from_millis(lease.parse().unwrap());
+    wait_until("it is dead", || !is_alive(pid));
     let last = last_sign_of_life(all.home.path());
     i64::try_from(expiry.as_millis()).unwrap() - i64::try_from(last.as_millis()).unwrap()
 }
@@ -53,17 +45,14 @@ fn a_script_is_told_how_long_it_may_count_on_its_lock() {
 
 #[test]
 fn a_ttl_that_is_too_short_for_the_clock_skew_is_refused_with_what_to_type() {
-    let sentinels = ["-u", "redis-sentinel://127.0.0.1:1,127.0.0.1:2/mymaster"];
-    for words in [
-        words!("run --ttl 1s a -- true"),
-        words!("acquire --ttl 1s a"),
+    let url = "redis-sentinel://127.0.0.1:1,127.0.0.1:2/mymaster";
+    let refused = "--ttl 1s is too short if a replica may be promoted; use --ttl 1s500ms or more";
+    for (line, code, says) in [
+        ("-u {} run --ttl 1s a -- true", 64, refused),
+        ("-u {} acquire --ttl 1s a", 64, refused),
+        // This is just long enough; no sentinel answers.
+        ("-u {} run --ttl 1500ms a -- true", 69, ""),
     ] {
-        outcome(&mut redlock(&[&sentinels[..], words].concat())).assert_said(
-            64,
-            "--ttl 1s is too short if a replica may be promoted; use --ttl 1s500ms or more",
-        );
+        outcome(&mut redlock(&words(line, &[url]))).assert_said(code, says);
     }
-    // What is just long enough is taken; no sentinel answers.
-    let words = words!("run --ttl 1500ms a -- true");
-    outcome(&mut redlock(&[&sentinels[..], words].concat())).assert_code(69);
 }

@@ -1,6 +1,6 @@
 //! Ending while Redis doesn't respond, and starting nothing under an expired lease.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 
 use crate::support::prelude::*;
@@ -42,34 +42,6 @@ fn mute() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     (listener, url)
-}
-
-#[test]
-fn a_change_that_redis_does_not_answer_is_said_to_be_possible_also_after_an_interrupt() {
-    for (line, done) in [
-        ("freeze a --new --reason repair", "frozen"),
-        ("thaw a", "thawed"),
-    ] {
-        for (limit, interrupted) in [("60s", true), ("1s", false)] {
-            let (server, url) = mute();
-            let line = format!("{line} -u {url} REDLOCK_REDIS_TIMEOUT={limit}");
-            let change = Running::start(&mut redlock(&words(&line, &[])));
-            let mut request = BufReader::new(server.accept().unwrap().0).lines();
-            while request.next().expect("it asks").unwrap() != "EVALSHA" {}
-            if interrupted {
-                send(change.pid(), libc::SIGINT);
-            }
-            let end = change.finish();
-            end.assert_says(&format!(
-                "lock \"a\" may have been {done}; to find out: redlock status -u {url} a"
-            ));
-            if interrupted {
-                end.assert_killed_by(libc::SIGINT);
-            } else {
-                end.assert_said(69, "gives no answer in time");
-            }
-        }
-    }
 }
 
 /// A run under a lease of three seconds whose COMMAND comes late: these system calls take five seconds
@@ -126,24 +98,45 @@ fn a_command_whose_process_or_exec_comes_when_the_lease_is_over_never_starts() {
 }
 
 #[test]
-fn one_signal_ends_a_command_whose_first_question_is_not_answered() {
-    for line in ["run a -- true", "run -n a -- true", "acquire a", "status"] {
-        for signal in [libc::SIGINT, libc::SIGTERM] {
-            let (listener, url) = mute();
-            let mut command = redlock(&words(line, &[]));
-            command.env("REDLOCK_URL", url);
-            command.env("REDLOCK_REDIS_TIMEOUT", "1h");
-            let asker = Running::start(&mut command);
-            let mut question = listener.accept().unwrap().0;
-            assert!(question.read(&mut [0]).unwrap() > 0, "it asks");
-            send(asker.pid(), signal);
-            asker.finish().assert_killed_by(signal);
+fn one_signal_ends_a_command_that_has_no_answer_and_what_it_may_have_changed_is_said_also_by_itself()
+ {
+    for (line, done) in [
+        ("run a -- true", ""),
+        ("run -n a -- true", ""),
+        ("acquire a", ""),
+        ("status", ""),
+        ("freeze a --new --reason repair", "frozen"),
+        ("thaw a", "thawed"),
+    ] {
+        for (signal, limit) in [(libc::SIGINT, "1h"), (libc::SIGTERM, "1h"), (0, "1s")] {
+            let (server, url) = mute();
+            let line = format!("-u {url} REDLOCK_REDIS_TIMEOUT={limit} {line}");
+            let client = Running::start(&mut redlock(&words(&line, &[])));
+            let request = BufReader::new(server.accept().unwrap().0).lines();
+            let mut lines = request.map(Result::unwrap);
+            let is_question = |line: &String| done.is_empty() || line == "EVALSHA";
+            lines.find(is_question).expect("a question");
+            if signal > 0 {
+                send(client.pid(), signal);
+            }
+            let end = client.finish();
+            if signal > 0 {
+                end.assert_killed_by(signal);
+            } else {
+                end.assert_said(69, "gives no answer in time");
+            }
+            // Only an interrupt has last words.
+            if !done.is_empty() && signal != libc::SIGTERM {
+                let status = format!("redlock status -u {url} a");
+                let says = format!("lock \"a\" may have been {done}; to find out: {status}");
+                end.assert_says(&says);
+            }
         }
     }
 }
 
 #[test]
-fn one_signal_ends_a_wait_and_a_run_whose_release_is_not_answered() {
+fn one_signal_ends_a_wait_and_a_run_of_one_lock_or_many_whose_release_is_not_answered() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         for line in WAITS {
             let redis = Redis::start();
@@ -154,14 +147,21 @@ fn one_signal_ends_a_wait_and_a_run_whose_release_is_not_answered() {
             end.assert_killed_by(signal);
             assert!(!end.stdout.contains("ran"), "{end:?}");
         }
-        let redis = Redis::start();
-        let run = patient(&redis, "a");
-        redis.stall();
-        send(run.pid(), signal);
-        run.finish().assert_killed_by(signal);
-        // What was sent is read when the server goes on.
-        redis.resume();
-        wait_until("the lock is free", || redis.holder("a").is_none());
+        let many = (0..20).map(|number| format!("lock-{number}"));
+        let many: Vec<String> = many.collect();
+        for names in ["a", &many.join(" ")] {
+            let redis = Redis::start();
+            let run = patient(&redis, names);
+            redis.stall();
+            let began = Instant::now();
+            send(run.pid(), signal);
+            run.finish().assert_killed_by(signal);
+            // One after the other, many would have a second each.
+            assert_took_less(began, Duration::from_secs(15));
+            // The server reads all of it when it goes on.
+            redis.resume();
+            redis.await_free(names);
+        }
     }
 }
 
@@ -191,9 +191,7 @@ fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
     assert_took_less(began, Duration::from_secs(20));
     // Both were released all the same, and its place was given up.
     redis.resume();
-    wait_until("its locks are free", || {
-        ["a", "b"].iter().all(|name| redis.holder(name).is_none())
-    });
+    redis.await_free("a b");
     wait_until("the queue is empty", || redis.queue("z").is_empty());
 }
 
@@ -224,24 +222,6 @@ fn a_wait_for_a_server_that_falls_silent_ends_when_it_is_over_and_an_answer_woul
         assert!(took >= least && took < most, "{line}: {took:?}");
     }
     redis.resume();
-    wait_until("all are free", || {
-        redis.queue("z").is_empty() && ["a", "b"].iter().all(|name| redis.holder(name).is_none())
-    });
-}
-
-#[test]
-fn one_signal_ends_a_run_of_many_locks_as_soon_as_that_of_one_while_redis_stands_still() {
-    let redis = Redis::start();
-    let names: Vec<String> = (0..20).map(|number| format!("lock-{number}")).collect();
-    let run = patient(&redis, &names.join(" "));
-    redis.stall();
-    let began = Instant::now();
-    send(run.pid(), libc::SIGINT);
-    run.finish().assert_killed_by(libc::SIGINT);
-    // One after the other they would have a second each.
-    assert_took_less(began, Duration::from_secs(15));
-    // Each release was sent.
-    redis.resume();
-    let free = |name: &String| redis.holder(name).is_none();
-    wait_until("all are free", || names.iter().all(free));
+    redis.await_free("a b");
+    wait_until("the queue is empty", || redis.queue("z").is_empty());
 }
