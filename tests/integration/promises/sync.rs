@@ -1,8 +1,6 @@
-//! What `REDLOCK_SYNC` promises: with `all` a failover loses no lock, whichever replica follows the primary; with
-//! fewer replicas it may.
+//! Promises of `REDLOCK_SYNC`: with `all` a failover loses no lock, whichever replica follows the primary.
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use crate::promises::sentinel::Proxied;
 use crate::support::prelude::*;
@@ -23,37 +21,18 @@ fn left(server: &Redis) -> i64 {
     server.cli(&["PTTL", "redlock:a"]).parse().unwrap()
 }
 
-/// The command printed when it ended, which is before the end of a lease that was renewed for the last time at this moment.
-#[track_caller]
-fn assert_ended_within_9_s(since: Duration, end: &Outcome) {
-    let ended = moment(end.stdout.lines().last().unwrap());
-    let lease_end = since + Duration::from_secs(9);
-    assert!(ended < lease_end, "{ended:?} {lease_end:?}");
+/// Has the primary let a replica in again.
+fn connect(all: &Replicated, replica: usize) {
+    let user = format!("server-{replica}");
+    all.servers[0].cli(&["ACL", "SETUSER", &user, "on"]);
+    wait_until("it is connected again", || {
+        all.servers[replica].info("replication", "master_link_status") == "up"
+    });
 }
 
 /// `host:port` of a server.
 fn address(all: &Replicated, number: usize) -> String {
     format!("127.0.0.1:{}", all.servers[number].port)
-}
-
-#[test]
-fn with_sync_1_two_may_run_when_a_replica_without_the_lock_is_promoted() {
-    let mut all = Replicated::start();
-    all.prefer(2);
-    all.cut_replication(0, 2);
-    // One replica has it; COMMAND goes on when the lock is lost, until the second was there.
-    let stubborn = r#"trap 'echo asked' TERM; exec 9>>"$HOME/inside"; flock 9; echo ready
-        until [ -e "$HOME/go" ]; do sleep 0.05; done"#;
-    let words = words!("run REDLOCK_SYNC=1 --ttl 60s -k 20s a -c", stubborn);
-    let mut holder = run(&all, words).at_ready();
-    all.servers[0].kill();
-    assert_eq!(all.primary_after(0), 2);
-    job(&all, "second", &["REDLOCK_SYNC=1"]).ready().end();
-    let overlaps = fs::read_to_string(all.home.path().join("overlaps"));
-    assert_ne!(overlaps.unwrap_or_default(), "", "the second waited");
-    holder.expect_line("asked");
-    fs::write(all.home.path().join("go"), "").unwrap();
-    holder.finish().assert_code(79);
 }
 
 #[test]
@@ -80,47 +59,33 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
     let runs = |all: &Replicated| outcome(&mut all.redlock(sync)).code() == Some(0);
     wait_until("it doesn't count any more", || runs(&all));
     // Nor does its confirmation count for one that could.
-    let connected = |all: &Replicated, replica: usize| {
-        all.servers[replica].info("replication", "master_link_status") == "up"
-    };
-    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
-    wait_until("it is connected again", || connected(&all, 2));
+    connect(&all, 2);
     all.cut_replication(0, 1);
     outcome(&mut all.redlock(sync)).assert_said(69, &address(&all, 1));
-    all.servers[0].cli(&["ACL", "SETUSER", "server-1", "on"]);
-    wait_until("the other one is, too", || connected(&all, 1));
+    connect(&all, 1);
     // Nor does one that is dead, once the sentinels know it.
     all.set_patient(true);
     all.servers[1].kill();
     assert!(!runs(&all), "a replica that just died is left out");
     all.set_patient(false);
     all.servers[2].cli(&["CONFIG", "SET", "replica-priority", "100"]);
-    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
     wait_until("it doesn't count any more", || runs(&all));
 }
 
 #[test]
 fn with_sync_status_shows_no_holder_before_the_replicas_have_its_grant() {
     let all = Replicated::start();
-    let json = || -> Value {
-        let end = outcome(&mut all.redlock(&["status", "--json", "a"]));
-        let locks: Value = serde_json::from_str(&end.assert_code(0).stdout).unwrap();
-        locks[0].clone()
-    };
+    let json = || json(&all.servers[0], "status --json a")[0].clone();
     all.cut_replication(0, 2);
     let words = words!("run REDLOCK_SYNC=2 REDLOCK_SYNC_TIMEOUT=20s --ttl 2m a -- sleep 60");
     let run = run(&all, words);
-    wait_until("it is granted", || {
-        all.servers[0].cli(&["EXISTS", "redlock:a"]) == "1"
-    });
+    wait_until("it is granted", || all.servers[0].is_held("a"));
     let lock = json();
     assert_eq!(lock["holders"], Value::Array(Vec::new()), "{lock}");
     let waiter = &lock["waiters"][0];
-    assert!(
-        waiter["pid"] == run.pid() && waiter["granted"] == true,
-        "{lock}"
-    );
-    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
+    assert_eq!(waiter["pid"], run.pid(), "{lock}");
+    assert_eq!(waiter["granted"], true, "{lock}");
+    connect(&all, 2);
     wait_until("it is a holder", || {
         json()["holders"][0]["pid"] == run.pid()
     });
@@ -133,65 +98,24 @@ fn with_sync_status_shows_no_holder_before_the_replicas_have_its_grant() {
     assert_eq!(holders, Some(1), "{lock}");
 }
 
-#[test]
-fn with_sync_all_the_list_of_one_sentinel_that_was_reset_is_not_the_list_of_the_replicas() {
-    let all = Replicated::start();
-    let forgotten = address(&all, 2);
-    all.cut_replication(0, 2);
-    // It learns of the replicas anew, from the primary.
-    let first = &all.sentinels[0];
-    assert_eq!(first.cli(&["SENTINEL", "RESET", MASTER]), "1");
-    let listed = || first.fields("REPLICAS", "port");
-    let connected = all.servers[1].port.to_string();
-    wait_until("it lists the one that is connected alone", || {
-        listed() == [connected.as_str()]
-    });
-    let sync = words!("-w 3s REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=300ms");
-    let run = |url: &str, options: &[&str]| {
-        let words = [&["run", "--url", url], options, words!("a -- echo ran")].concat();
-        outcome(&mut all.redlock(&words))
-    };
-    let end = run(&all.url(), sync);
-    assert_eq!(end.assert_said(69, &forgotten).stdout, "");
-    // Where the URL names no other one, nothing can be known.
-    wait_until("it knows of the others again", || {
-        first.fields("SENTINELS", "port").len() == 2
-    });
-    let alone = all.url_at(std::iter::once(first.port));
-    let end = run(&alone, sync);
-    let says = "the URL names only 1 of them";
-    assert_eq!(end.assert_said(78, says).stdout, "");
-    run(&alone, &["-w", "30s", "REDLOCK_SYNC=1"]).assert_code(0);
-}
-
-#[test]
-fn with_sync_all_a_former_primary_that_is_back_is_not_waited_for_before_it_follows() {
-    let mut all = Replicated::start();
-    all.servers[0].kill();
-    let primary = all.primary_after(0);
-    all.start_again(0);
-    // Nobody demotes it.
-    let rules = ["ACL", "SETUSER", "sentinel", "-slaveof", "-replicaof"];
-    assert_eq!(all.servers[0].cli(&rules), "OK");
+/// Waits until all sentinels list server 0 as a replica with such flags and such a role, and has a run wait for each replica
+/// that counts.
+#[track_caller]
+fn assert_runs_when_listed(all: &Replicated, is_meant: fn(&str, &str) -> bool) {
     let port = all.servers[0].port.to_string();
-    let is_back = |sentinel: &Sentinel| {
-        let fields = |name| sentinel.fields("REPLICAS", name);
-        let ports = fields("port").into_iter();
-        let all = ports.zip(fields("flags")).zip(fields("role-reported"));
-        let mut found = all.filter(|((of, _), _)| *of == port);
-        found.any(|((_, flags), role)| flags == "slave" && role == "master")
+    let lists = |sentinel: &Sentinel| {
+        let fields = |name| sentinel.fields("REPLICAS", name).into_iter();
+        let each = fields("port").zip(fields("flags").zip(fields("role-reported")));
+        let mut own = each.filter(|(of, _)| *of == port);
+        own.any(|(_, (flags, role))| is_meant(&flags, &role))
     };
-    wait_until("all sentinels see that it is a primary", || {
-        all.sentinels.iter().all(is_back)
-    });
-    let end = run(&all, words!("run -q -w 30s REDLOCK_SYNC=all a -- true")).finish();
+    wait_until("all sentinels list it", || all.sentinels.iter().all(lists));
+    let end = run(all, words!("run -q -w 30s REDLOCK_SYNC=all b -- true")).finish();
     end.assert_code(0).assert_silent();
-    assert_eq!(all.servers[0].info("replication", "role"), "master");
-    assert_eq!(all.primary(), primary);
 }
 
 #[test]
-fn with_sync_all_a_dead_former_primary_is_not_waited_for_until_it_is_down_a_second_time() {
+fn with_sync_all_a_former_primary_is_not_waited_for_before_it_follows_be_it_dead_or_back() {
     let mut all = Replicated::start();
     let words = ["REDLOCK_SYNC=all", "--ttl", "30s", "-k", "1s"];
     let holder = job(&all, "holder", &words).ready();
@@ -200,52 +124,18 @@ fn with_sync_all_a_dead_former_primary_is_not_waited_for_until_it_is_down_a_seco
     let primary = all.primary_after(0);
     // From now on nobody finds it down again, or not before the leases have ended.
     all.set_patient(true);
-    let is_up = |sentinel: &Sentinel| {
-        let ports = sentinel.fields("REPLICAS", "port").into_iter();
-        let mut all_flags = ports.zip(sentinel.fields("REPLICAS", "flags"));
-        let port = all.servers[0].port.to_string();
-        all_flags.any(|(of, flags)| of == port && !flags.contains("s_down"))
-    };
-    wait_until("the sentinels list it, and don't find it down", || {
-        all.sentinels.iter().all(is_up)
-    });
-    let end = run(&all, words!("run -q -w 20s REDLOCK_SYNC=all b -- true")).finish();
-    end.assert_code(0).assert_silent();
+    assert_runs_when_listed(&all, |flags, _| !flags.contains("s_down"));
     wait_until("the holder renews its lease there", || {
         left(&all.servers[primary]) > 25_000
     });
     holder.end();
-}
-
-#[test]
-fn with_sync_all_a_replica_that_copies_its_data_is_named_with_what_to_do() {
-    let mut all = Replicated::start();
-    // It comes back empty, and its primary takes a second for each key of the copy.
-    for number in 0..30 {
-        let set = all.servers[0].cli(&["SET", &format!("key-{number}"), "x"]);
-        assert_eq!(set, "OK");
-    }
-    let slowly = ["CONFIG", "SET", "rdb-key-save-delay", "1000000"];
-    assert_eq!(all.servers[0].cli(&slowly), "OK");
-    let dir = all.servers[2].cli(&["CONFIG", "GET", "dir"]);
-    all.servers[2].kill();
-    // It was copied once before.
-    let copy = Path::new(dir.lines().last().unwrap()).join("dump.rdb");
-    let _ = fs::remove_file(copy);
-    all.start_again(2);
-    let copies = || {
-        all.servers[0]
-            .cli(&["INFO", "replication"])
-            .contains("wait_bgsave")
-    };
-    wait_until("it waits for its copy", copies);
-    let end = run(&all, words!("run -w 3s REDLOCK_SYNC=all a -- true")).finish();
-    let replica = address(&all, 2);
-    end.assert_said(69, &format!(
-        "replica {replica} is still copying the primary's data; REDLOCK_SYNC=N would wait for any N replicas"
-    ));
-    let end = run(&all, words!("run -q REDLOCK_SYNC=1 a -- true")).finish();
-    end.assert_code(0).assert_silent();
+    all.start_again(0);
+    // Nobody demotes it.
+    let rules = words!("ACL SETUSER sentinel -slaveof -replicaof");
+    assert_eq!(all.servers[0].cli(rules), "OK");
+    assert_runs_when_listed(&all, |flags, role| flags == "slave" && role == "master");
+    assert_eq!(all.servers[0].info("replication", "role"), "master");
+    assert_eq!(all.primary(), primary);
 }
 
 #[test]
@@ -267,35 +157,27 @@ fn with_sync_all_a_run_that_begins_while_the_primary_is_replaced_waits_for_the_n
 }
 
 #[test]
-fn with_sync_1_a_run_that_begins_before_a_replica_follows_waits_for_it() {
+fn with_sync_a_run_waits_for_a_replica_and_requests_its_grant_again_after_a_ttl_with_a_new_fence() {
     let all = Replicated::start();
-    // As just after a failover.
-    all.cut_replication(0, 1);
-    all.cut_replication(0, 2);
-    let words = words!("run REDLOCK_SYNC=1 REDLOCK_SYNC_TIMEOUT=300ms --ttl 60s a -- echo ran");
-    let waits = run(&all, words);
-    wait_until("it has tried again", || all.servers[0].calls("wait") >= 3);
-    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
-    waits.finish().assert_printed(0, "ran\n");
-}
-
-#[test]
-fn with_sync_all_a_grant_that_stays_unconfirmed_for_a_ttl_is_requested_again_with_a_new_fence() {
-    let all = Replicated::start();
-    all.cut_replication(0, 2);
-    let options = words!("run REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=300ms --ttl 6s a -c");
-    let waits = run(&all, &[options, &["echo $REDLOCK_FENCE"]].concat());
-    let fence = || all.servers[0].cli(&["HGET", "{redlock:a}:state", "fence"]);
-    wait_until("it is granted", || !fence().is_empty());
-    let first = fence();
-    wait_until("it is granted once more", || fence() != first);
-    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
-    let end = waits.finish();
-    let number = |text: &str| text.trim().parse::<u64>().expect("a fencing token");
-    assert!(
-        number(&end.assert_code(0).stdout) > number(&first),
-        "{end:?}"
-    );
+    // With 1, none follows, as just after a failover.
+    for sync in ["all", "1"] {
+        all.cut_replication(0, 2);
+        if sync == "1" {
+            all.cut_replication(0, 1);
+        }
+        let line = "run REDLOCK_SYNC={} REDLOCK_SYNC_TIMEOUT=300ms --ttl 6s a -c";
+        let waits = run(&all, &words(line, &[sync, "echo $REDLOCK_FENCE"]));
+        let grant = || all.servers[0].cli(&["GET", "redlock:a"]);
+        let fence = || all.servers[0].cli(&["HGET", "{redlock:a}:state", "fence"]);
+        wait_until("it is granted", || !grant().is_empty());
+        let first = fence();
+        wait_until("it is granted once more", || fence() != first);
+        connect(&all, 2);
+        let end = waits.finish();
+        let number = |text: &str| text.trim().parse::<u64>().expect("a fencing token");
+        let last = number(&end.assert_code(0).stdout);
+        assert!(last > number(&first), "{end:?}");
+    }
 }
 
 #[test]
@@ -312,29 +194,43 @@ fn with_sync_all_a_command_that_waited_does_not_start_on_a_grant_that_a_replica_
 }
 
 #[test]
-fn with_sync_all_a_renewal_that_a_replica_does_not_have_moves_no_deadline_and_is_reported_once() {
+fn with_sync_all_a_renewal_or_extension_that_a_replica_does_not_have_moves_no_deadline() {
     let all = Replicated::start();
-    let lagging = address(&all, 2);
-    let until_stopped = r"trap 'date +%s%N; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
-    let words = words!("run REDLOCK_SYNC=all --ttl 9s -k 3s a -c", until_stopped);
-    let holder = run(&all, words).at_ready();
-    all.cut_replication(0, 2);
-    // The last renewal that counts was sent before that.
-    let cut = now();
-    let end = holder.finish_saying(79, &lagging);
-    let reports = end.stderr.matches("replicas didn't confirm a renewal");
-    assert_eq!(reports.count(), 1, "{end:?}");
-    assert_ended_within_9_s(cut, &end);
+    let (go, lagging) = (all.home.path().join("go"), address(&all, 2));
+    for extend in ["", "redlock extend --for 60s"] {
+        let script = format!(
+            r#"trap 'date +%s%N; exit 3' TERM; echo ready
+            until [ -e "$HOME/go" ]; do sleep 0.02; done
+            {extend}
+            echo extended; while :; do sleep 0.05; done"#
+        );
+        let words = words!("run REDLOCK_SYNC=all --ttl 9s -k 3s a -c", &script);
+        let mut holder = run(&all, words).at_ready();
+        wait_until("it is renewed, and told of changes", || {
+            all.servers[0].trackers() > 0
+        });
+        all.cut_replication(0, 2);
+        // The last renewal that counts was sent before that, and the next one is due in three seconds.
+        let cut = now();
+        fs::write(&go, "").unwrap();
+        holder.expect_line("extended");
+        let end = holder.finish_saying(79, &lagging);
+        let reports = end.stderr.matches("replicas didn't confirm a renewal");
+        assert_eq!(reports.count(), 1, "{end:?}");
+        let ended = moment(end.stdout.lines().last().unwrap());
+        assert!(ended < cut + Duration::from_secs(9), "{cut:?} {ended:?}");
+        connect(&all, 2);
+        fs::remove_file(&go).unwrap();
+    }
 }
 
 #[test]
 fn with_sync_1_a_renewal_of_several_locks_counts_for_each_that_a_replica_has() {
     let all = Replicated::start();
     let script = r#"until [ -e "$HOME/end" ]; do sleep 0.02; done"#;
-    let line = r#"REDLOCK_SYNC=1 exec redlock run -v --ttl 12s -k 200ms a b -c "$0" 2>&1"#;
-    let mut shell = Command::new("sh");
-    shell.args(["-c", line, script]).env_clear();
-    shell.env("PATH", path()).env("REDLOCK_URL", all.url());
+    let line = r#"exec redlock run -v --ttl 12s -k 200ms a b -c "$0" 2>&1"#;
+    let mut shell = directly(&all.servers[0], &["sh", "-c", line, script]);
+    shell.env("REDLOCK_URL", all.url()).env("REDLOCK_SYNC", "1");
     let mut run = Running::start(shell.env("HOME", all.home.path()));
     let mut renewals = 0;
     while renewals < 4 {
@@ -344,40 +240,6 @@ fn with_sync_1_a_renewal_of_several_locks_counts_for_each_that_a_replica_has() {
     }
     fs::write(all.home.path().join("end"), "").unwrap();
     run.finish().assert_code(0);
-}
-
-#[test]
-fn with_sync_all_a_lock_is_released_also_where_too_few_sentinels_answer_for_a_renewal() {
-    let all = Replicated::start();
-    let work = "echo ready; exec sleep 600";
-    let words = words!("run REDLOCK_SYNC=all --ttl 9s -k 0s a -c", work);
-    let holder = run(&all, words).at_ready();
-    all.sentinels[1..].iter().for_each(Sentinel::kill);
-    // Each renewal that doesn't count gives its connection up, so that the release needs another one.
-    let end = holder.finish_saying(79, "only 1 of 3 sentinels named");
-    assert!(!end.stderr.contains("can't release"), "{end:?}");
-    assert!(!all.servers[0].is_held("a"));
-}
-
-#[test]
-fn with_sync_all_an_extension_that_a_replica_does_not_have_moves_no_deadline() {
-    let all = Replicated::start();
-    let script = r#"trap 'date +%s%N; exit 3' TERM; echo ready
-        until [ -e "$HOME/go" ]; do sleep 0.02; done
-        redlock extend --for 60s; echo extended; while :; do sleep 0.05; done"#;
-    let words = words!("run REDLOCK_SYNC=all --ttl 9s -k 3s a -c", script);
-    let mut holder = run(&all, words).at_ready();
-    wait_until("it is renewed, and told of changes", || {
-        all.servers[0].trackers() > 0
-    });
-    all.cut_replication(0, 2);
-    // The last renewal that counts was sent before that, and the next one is due in three seconds.
-    let cut = now();
-    fs::write(all.home.path().join("go"), "").unwrap();
-    holder.expect_line("extended");
-    let end = holder.finish();
-    end.assert_code(79);
-    assert_ended_within_9_s(cut, &end);
 }
 
 #[test]
@@ -406,11 +268,10 @@ fn with_sync_all_the_holder_goes_on_whichever_replica_is_promoted() {
 
 #[test]
 fn a_primary_whose_clock_is_ahead_grants_nothing_before_the_command_ends_by_the_clock_skew() {
-    // The first is ahead, by less than the clock skew that redlock expects; the second is behind.
-    let clocks = [WallClock::ahead_by(450), WallClock::ahead_by(-3_000)];
-    let before = HashMap::from([(1, clocks[0].before()), (2, clocks[1].before())]);
-    let mut all = Replicated::with(&Plan {
-        before,
+    // By less than the clock skew that redlock expects.
+    let clock = WallClock::ahead_by(450);
+    let all = Replicated::with(&Plan {
+        before: HashMap::from([(1, clock.before())]),
         ..Plan::default()
     });
     all.prefer(1);
@@ -433,14 +294,5 @@ fn a_primary_whose_clock_is_ahead_grants_nothing_before_the_command_ends_by_the_
     assert_eq!(all.primary_after(0), 1);
     waiter.finish().assert_code(0);
     holder.finish().assert_code(79);
-    assert_in_turn(&home);
-    // The fence grows even where the clock has gone back by seconds.
-    all.servers[0].kill();
-    all.start_again(0);
-    all.wait_until_whole();
-    all.prefer(2);
-    assert_eq!(all.failover(), 2);
-    let run = all.redlock(&["run", "a"]);
-    Gated::labelled("later", &home, run).ready().end();
     assert_in_turn(&home);
 }
