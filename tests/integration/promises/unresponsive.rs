@@ -37,13 +37,6 @@ fn patient(redis: &Redis, names: &str) -> Running {
     start(redis, &line, &["echo ready; exec sleep 60"]).at_ready()
 }
 
-/// A server that lets clients in and never answers; it is named by its URL.
-fn mute() -> (TcpListener, String) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
-    (listener, url)
-}
-
 /// A run under a lease of three seconds whose COMMAND comes late: these system calls take five seconds
 /// each. Its trace is in the home directory.
 fn slow(redis: &Redis, trace: &[&str]) -> Running {
@@ -109,7 +102,9 @@ fn one_signal_ends_a_command_that_has_no_answer_and_what_it_may_have_changed_is_
         ("thaw a", "thawed"),
     ] {
         for (signal, limit) in [(libc::SIGINT, "1h"), (libc::SIGTERM, "1h"), (0, "1s")] {
-            let (server, url) = mute();
+            // This server lets clients in and never answers.
+            let server = TcpListener::bind("127.0.0.1:0").unwrap();
+            let url = format!("redis://{}", server.local_addr().unwrap());
             let line = format!("-u {url} REDLOCK_REDIS_TIMEOUT={limit} {line}");
             let client = Running::start(&mut redlock(&words(&line, &[])));
             let request = BufReader::new(server.accept().unwrap().0).lines();
