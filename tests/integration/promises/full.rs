@@ -1,7 +1,6 @@
 //! A server without memory to spare (`maxmemory` without eviction): what is held and waited for goes
 //! on, and only what is new is refused.
 
-use crate::promises::blocked::assert_renewed;
 use crate::support::prelude::*;
 
 const MODES: [&[&str]; 3] = [&[], &["--shared"], &["--slots", "2"]];
@@ -20,7 +19,7 @@ fn on_a_full_server_a_lock_is_renewed_and_released() {
         let options = [&["--ttl", "6s", "-k", "100ms"], mode, &["a"]].concat();
         let mut holder = Gated::start(&redis, &options).ready();
         fill(&redis);
-        assert_renewed(&redis, 2);
+        redis.await_renewals("a", 2);
         holder.open();
         let end = holder.finish();
         assert_eq!(end.code(), Some(0), "{mode:?}: {end:?}");
