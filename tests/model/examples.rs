@@ -10,12 +10,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use crate::protocol::model::fake::deeds::{Deed, prolonging};
+use redis::Value;
+
+use crate::protocol::model::fake::deeds::{Deed, KEYS, keys_of, prolonging};
 use crate::protocol::model::fake::memory::{Memory, Sources};
 use crate::protocol::model::fake::server::START;
 use crate::protocol::model::fake::{Outcome, Real};
-use crate::protocol::model::support::lua::id;
-use crate::protocol::model::support::lua::{SCRIPTS, SHARED};
+use crate::protocol::model::redis::data::{Bytes, Data, Entry};
+use crate::protocol::model::support::lua::{SCRIPTS, SHARED, WHO, id};
 
 use self::show::{Names, Snapshot};
 
@@ -327,11 +329,8 @@ fn written(file: &File, fake: &mut Memory, mut real: Option<&mut Real>) -> Strin
         let mut before = Snapshot::default();
         for step in &example.steps {
             for (deed, at) in &step.deeds {
-                let time = Deed::Time(0);
-                fake.perform(&time, *at);
                 let outcome = fake.perform(deed, *at);
                 if let Some(real) = &mut real {
-                    real.perform(&time, *at);
                     let theirs = real.perform(deed, *at);
                     let place = format!("{}: {}", example.title, file.lines[step.line]);
                     assert_eq!(outcome, theirs, "{place}");
@@ -404,7 +403,6 @@ impl Expected {
             fake.clear();
             let deeds = example.steps.into_iter().flat_map(|step| step.deeds);
             let outcomes = deeds.map(|(deed, at)| {
-                fake.perform(&Deed::Time(0), at);
                 let outcome = fake.perform(&deed, at);
                 ((deed, at), outcome)
             });
@@ -422,10 +420,10 @@ impl Expected {
         let broken = order.into_iter().find(|&n| {
             let differs = catch_unwind(AssertUnwindSafe(|| {
                 fake.clear();
-                self.examples[n].1.iter().any(|((deed, at), expected)| {
-                    fake.perform(&Deed::Time(0), *at);
-                    fake.perform(deed, *at) != *expected
-                })
+                self.examples[n]
+                    .1
+                    .iter()
+                    .any(|((deed, at), expected)| fake.perform(deed, *at) != *expected)
             }));
             differs.unwrap_or(true)
         })?;
@@ -433,5 +431,98 @@ impl Expected {
         let place = order.iter().position(|&n| n == broken).unwrap();
         order[..=place].rotate_right(1);
         Some(&self.examples[broken].0)
+    }
+}
+
+/// A short script, and the whole one for the same, with their arguments for a token.
+fn short_and_whole(token: &str) -> [(&'static str, Vec<String>, &'static str, Vec<String>); 3] {
+    let common = ["a", "{redlock:a}:", "200", token];
+    let words = |more: &[&str]| -> Vec<String> {
+        let all = common.iter().chain(more);
+        all.map(|&word| word.to_owned()).collect()
+    };
+    let acquire = words(&["10000", "1", WHO, "", "", "0", "", "0", "0"]);
+    let release = words(&["0", "status:0", "0"]);
+    let prolong = prolonging(token, "10000");
+    [
+        ("prolong", prolong, "renew", words(&["10000", "0"])),
+        ("take", acquire.clone(), "acquire", acquire),
+        ("free", release.clone(), "release", release),
+    ]
+}
+
+/// Compares each short script with the whole one, for four tokens. Returns the names of those that did something.
+fn compare_short_and_whole(memory: &Memory) -> Vec<&'static str> {
+    let mut before = memory.data.clone();
+    before.forget_expired(memory.moment.now_ms());
+    let call = |script, args: Vec<String>| {
+        let args: Vec<Bytes> = args.into_iter().map(String::into_bytes).collect();
+        let (mut data, keys) = (before.clone(), keys_of(script, &args));
+        let (interpreter, source) = (&memory.interpreter, memory.sources[script]);
+        let done = interpreter.eval(&mut data, &memory.moment, source, &keys, &args);
+        (done, data)
+    };
+    let mut did = Vec::new();
+    let calls = ["t1", "t2", "t3", "t4"]
+        .into_iter()
+        .flat_map(short_and_whole);
+    for (short, args, whole, words) in calls {
+        let (quick, data) = call(short, args);
+        if quick.answer == Value::Int(0) {
+            assert_eq!(data, before, "{short}");
+        }
+        if matches!(quick.answer, Value::Int(0) | Value::ServerError(_)) {
+            continue;
+        }
+        let (thorough, others) = call(whole, words);
+        // The whole one makes more calls, which the server may not permit.
+        if matches!(thorough.answer, Value::ServerError(_)) && !memory.moment.denied.is_empty() {
+            continue;
+        }
+        did.push(short);
+        let expected = match (short, &thorough.answer) {
+            ("prolong", Value::Array(fields)) => {
+                // Only the fence may be any.
+                let [one, ttl] = [1, 10_000].map(Value::Int);
+                let fence = fields[2].clone();
+                let held = [one.clone(), ttl, fence, one.clone(), one, Value::Nil];
+                assert_eq!(fields[..], held);
+                &Value::Int(10_000)
+            }
+            (_, answer) => answer,
+        };
+        assert_eq!(&quick.answer, expected, "{short}");
+        assert_eq!(quick.heard, thorough.heard, "{short}");
+        assert_eq!(for_now(&data), for_now(&others), "{short}");
+    }
+    did
+}
+
+/// Returns all keys except those that only a whole script refreshes, once a day.
+fn for_now(data: &Data) -> BTreeMap<&[u8], &Entry> {
+    let [_, state, _, _, _, _, history, index, ..] = KEYS.map(str::as_bytes);
+    let keys = data.entries();
+    keys.filter(|(key, _)| ![state, history, index].contains(key))
+        .collect()
+}
+
+#[test]
+fn a_short_script_does_the_same_as_the_whole_one_or_nothing() {
+    let mut memory = Memory::new(SCRIPTS.into());
+    let mut did = Vec::new();
+    for example in files().into_iter().flat_map(|file| file.examples) {
+        memory.clear();
+        for Step { deeds, .. } in example.steps {
+            memory.moment.clock_us = deeds[0].1;
+            did.extend(compare_short_and_whole(&memory));
+            for (deed, clock) in deeds {
+                memory.perform(&deed, clock);
+            }
+        }
+        did.extend(compare_short_and_whole(&memory));
+    }
+    for short in ["prolong", "take", "free"] {
+        let count = did.iter().filter(|name| **name == short).count();
+        assert!(count > 50, "{short}: {count}");
     }
 }

@@ -65,10 +65,9 @@ impl View {
             let fields = data.kind::<Fields>(now, key).into_iter().flatten();
             fields.map(|(a, b)| (text(a), text(b))).collect()
         };
-        #[allow(clippy::cast_possible_truncation)] // Scores are whole, and below 2^53.
         let sorted = |key: &Bytes| -> Vec<(String, i64)> {
             let members = data.kind::<Members>(now, key).into_iter().flatten();
-            let pairs = members.map(|(score, member)| (text(member), score.get() as i64));
+            let pairs = members.map(|(score, member)| (text(member), *score));
             pairs.collect()
         };
         let mark = data.kind::<Bytes>(now, &keys.lock).map(|mark| text(mark));

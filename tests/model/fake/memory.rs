@@ -19,7 +19,7 @@ impl Memory {
     pub fn new(sources: Sources) -> Self {
         Self {
             sources,
-            interpreter: Interpreter::new(),
+            interpreter: Interpreter::default(),
             data: Data::new(),
             moment: Moment::at(START),
         }
@@ -29,6 +29,5 @@ impl Memory {
     pub fn clear(&mut self) {
         self.data = Data::new();
         self.moment = Moment::at(START);
-        self.moment.started_us = START;
     }
 }

@@ -2,53 +2,13 @@
 //! it shares the values until one of the two changes them, so that a search can keep millions.
 
 use std::collections::BTreeMap;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 pub type Bytes = Vec<u8>;
 
-/// A score of a sorted set. -0 counts as 0, and no score is NaN, so that all are in order.
-#[derive(Clone, Copy, Debug)]
-pub struct Score(f64);
-
-impl Score {
-    pub fn new(score: f64) -> Self {
-        Self(if score == 0.0 { 0.0 } else { score })
-    }
-
-    pub fn get(self) -> f64 {
-        self.0
-    }
-}
-
-impl PartialEq for Score {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Score {}
-
-impl PartialOrd for Score {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Score {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
-impl Hash for Score {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.to_bits().hash(state);
-    }
-}
-
 pub type Fields = BTreeMap<Bytes, Bytes>;
-pub type Members = Vec<(Score, Bytes)>;
+/// Scores of sorted sets are whole numbers here.
+pub type Members = Vec<(i64, Bytes)>;
 pub type Entries = Vec<Bytes>;
 
 /// The value of a key.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use mlua::{Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, VmState};
 use redis::Value;
 
-use super::commands::{Run, error, number_text};
+use super::commands::{Run, error};
 use super::data::{Bytes, Data};
 use super::{Evaluated, Moment};
 
@@ -33,12 +33,6 @@ pub struct Interpreter {
     current: Rc<RefCell<Current>>,
 }
 
-impl fmt::Debug for Interpreter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Interpreter").finish_non_exhaustive()
-    }
-}
-
 /// The script that runs, if any.
 struct Current {
     run: Run,
@@ -59,15 +53,9 @@ impl std::error::Error for Refused {}
 
 impl Default for Interpreter {
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Interpreter {
-    pub fn new() -> Self {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::new()).unwrap();
-        let run = Run::new(Data::new(), Moment::default(), true);
+        let run = Run::new(Data::new(), Moment::default());
         let current = Rc::new(RefCell::new(Current { run, paces: 0 }));
         let redis = functions(&lua, &current).unwrap();
         let globals = lua.globals();
@@ -82,7 +70,9 @@ impl Interpreter {
             current,
         }
     }
+}
 
+impl Interpreter {
     /// Runs a script at a moment: its answer, and what it did besides changing the data.
     pub fn eval(
         &self,
@@ -93,7 +83,7 @@ impl Interpreter {
         args: &[Bytes],
     ) -> Evaluated {
         self.current.replace(Current {
-            run: Run::new(std::mem::take(data), moment.clone(), true),
+            run: Run::new(std::mem::take(data), moment.clone()),
             paces: 0,
         });
         let answer = self.run(source, keys, args);
@@ -104,7 +94,6 @@ impl Interpreter {
             published: std::mem::take(&mut run.published),
             heard: std::mem::take(&mut run.heard),
             writes: run.writes,
-            calls: run.calls,
         }
     }
 
@@ -155,10 +144,6 @@ fn functions(lua: &Lua, current: &Rc<RefCell<Current>>) -> mlua::Result<Table> {
         };
         table.set(name, lua.create_function(call)?)?;
     }
-    for (name, field) in [("error_reply", "err"), ("status_reply", "ok")] {
-        let reply = move |lua: &Lua, text: mlua::LuaString| lua.create_table_from([(field, text)]);
-        table.set(name, lua.create_function(reply)?)?;
-    }
     table.set(
         "sha1hex",
         lua.create_function(|lua, text: mlua::Value| {
@@ -195,9 +180,8 @@ fn limit(lua: &Lua, current: &Rc<RefCell<Current>>) {
 fn words(args: &MultiValue) -> Result<Vec<Bytes>, &'static str> {
     let word = |value: &mlua::Value| match value {
         mlua::Value::String(text) => Ok(text.as_bytes().to_vec()),
-        #[allow(clippy::cast_precision_loss)] // A Lua number is a float in any case.
-        mlua::Value::Integer(number) => Ok(number_text(*number as f64).into_bytes()),
-        mlua::Value::Number(number) => Ok(number_text(*number).into_bytes()),
+        mlua::Value::Integer(number) => Ok(number.to_string().into_bytes()),
+        mlua::Value::Number(number) => Ok(number.to_string().into_bytes()),
         _ => Err("ERR Lua redis lib command arguments must be strings or integers"),
     };
     if args.is_empty() {

@@ -15,8 +15,6 @@ pub use self::lua::Interpreter;
 pub struct Moment {
     /// The server's clock, in microseconds since 1970. It stands still while a script runs.
     pub clock_us: i64,
-    /// When the server was started, by the same clock: for INFO.
-    pub started_us: i64,
     /// The channels that are listened to, and by how many: what PUBLISH answers.
     pub listeners: BTreeMap<Bytes, i64>,
     /// The same for the channels of a cluster's slots: what SPUBLISH answers.
@@ -56,6 +54,4 @@ pub struct Evaluated {
     pub heard: Vec<(Bytes, Bytes)>,
     /// How many commands of it have changed what is stored, also only an expiry.
     pub writes: usize,
-    /// How many commands a script has called.
-    pub calls: usize,
 }
