@@ -1,7 +1,6 @@
 //! Visits the states that can be reached, each once.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
 
 use super::promises::Broken;
 use super::world::{Step, World};
@@ -14,29 +13,10 @@ pub struct Explored {
     pub states: usize,
     /// The most steps on a path that was followed from the start.
     pub depth: usize,
-    pub transitions: usize,
     /// All states within the rules were visited.
     pub is_exhausted: bool,
     /// The promise that was broken, and how.
     pub broken: Option<(Broken, Path)>,
-}
-
-/// Passes digests through: they are hashes already.
-#[derive(Default)]
-struct Unhashed(u64);
-
-impl Hasher for Unhashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut eight = [0; 8];
-            eight[..chunk.len()].copy_from_slice(chunk);
-            self.0 ^= u64::from_le_bytes(eight);
-        }
-    }
 }
 
 /// Which state is visited next.
@@ -64,14 +44,12 @@ impl Order {
 
 /// Visits at most so many states.
 pub fn explore(start: World, most: usize, order: Order) -> Explored {
-    let mut seen: HashSet<u128, BuildHasherDefault<Unhashed>> = HashSet::default();
-    seen.insert(start.digest());
+    let mut seen = HashSet::from([start.digest()]);
     let mut origins = vec![(0, 0)];
     let mut frontier = VecDeque::from([(0_u32, 0_usize, start.clone())]);
     let mut explored = Explored {
         states: 1,
         depth: 0,
-        transitions: 0,
         is_exhausted: true,
         broken: None,
     };
@@ -81,7 +59,6 @@ pub fn explore(start: World, most: usize, order: Order) -> Explored {
         };
         explored.depth = explored.depth.max(depth);
         for (n, (step, next)) in successors(&world).into_iter().enumerate() {
-            explored.transitions += 1;
             let next = match next {
                 Ok(next) => next,
                 Err(broken) => {

@@ -15,7 +15,6 @@ mod digest;
 mod examples;
 mod explore;
 mod fake;
-mod figure;
 mod lua_mutants;
 mod network;
 mod promises;

@@ -336,39 +336,26 @@ impl Facts {
                 let is_wrong = to.is_some_and(|to| to != c)
                     || self.fences.contains(&client.fence)
                     || self.fences.iter().any(is_out_of_order);
-                if asked(Promise::FenceGrows) && is_wrong {
-                    return Err(Broken::new(
-                        Promise::FenceGrows,
-                        format!(
-                            "run {c} starts with the fence {}, after {:?}",
-                            client.fence, self.fences
-                        ),
-                    ));
-                }
-                if asked(Promise::SupersedeHolds) && self.superseded[c] {
-                    return Err(Broken::new(
-                        Promise::SupersedeHolds,
-                        format!("run {c} starts, which was superseded"),
-                    ));
-                }
                 let since = self.succeeded_at.map(|at| u64::try_from(now_ms - at));
                 let (once, key) = (client.setup.wish.once_per, &client.setup.wish.once_key);
                 // All that have a key have the same one.
-                let covers = since.is_some_and(|since| {
+                let is_covered = since.is_some_and(|since| {
                     key.is_some() || since.is_ok_and(|ms| Duration::from_millis(ms) < once)
                 });
-                if asked(Promise::OnceHolds) && covers {
-                    return Err(Broken::new(
-                        Promise::OnceHolds,
-                        format!("run {c} starts after a success"),
-                    ));
-                }
                 let number = client.setup.wish.queue.number;
-                if asked(Promise::OrderHolds) && number.is_some() && number < self.newest {
-                    return Err(Broken::new(
-                        Promise::OrderHolds,
-                        format!("run {c} starts with {number:?}, after {:?}", self.newest),
-                    ));
+                let is_older = number.is_some() && number < self.newest;
+                let all = [
+                    (Promise::FenceGrows, is_wrong),
+                    (Promise::SupersedeHolds, self.superseded[c]),
+                    (Promise::OnceHolds, is_covered),
+                    (Promise::OrderHolds, is_older),
+                ];
+                let mut all = all.into_iter();
+                if let Some((promise, _)) = all.find(|(promise, breaks)| *breaks && asked(*promise))
+                {
+                    let (fence, fences) = (client.fence, &self.fences);
+                    let what = format!("run {c} starts with the fence {fence}, after {fences:?}");
+                    return Err(Broken::new(promise, what));
                 }
                 self.newest = self.newest.max(number);
                 self.started.push(c);

@@ -7,15 +7,13 @@ use std::time::{Duration, Instant};
 
 use super::client::{Defects, Guarding, Setup};
 use super::explore::{Explored, Order, check_same, explore, told};
-use super::figure::picture;
 use super::network::Asked;
 use super::promises::Promise::{
     self, EndsWithLease, FenceGrows, FreezeHolds, OnceHolds, OneCommand, OneLease, OrderHolds,
     OwnSlot, Served, SupersedeHolds,
 };
-use super::simulate::{MINUTES, Server, simulate};
 use super::support::asked;
-use super::world::{Deed, Kind, Replaced, Rules, Sync, World};
+use super::world::{Deed, Kind, Rules, Sync, World};
 use crate::decide::lease::Terms;
 use crate::decide::wait::WaitLimit;
 use crate::protocol::claim::QueueOptions;
@@ -799,37 +797,10 @@ fn stopped() -> Rules {
         .promising(&[OneCommand])
 }
 
-/// Whether all that has to hold holds with these scripts in place of those that are shipped, near the start and
-/// in some minutes of virtual time; else what doesn't.
-pub fn check(replaced: &Replaced) -> Result<(), String> {
-    for mut rules in all() {
-        rules.replaced.clone_from(replaced);
-        let explored = explore(World::new(&Rc::new(rules)), 400, Order::BreadthFirst);
-        if let Some((broken, _)) = explored.broken {
-            return Err(broken.to_string());
-        }
-    }
-    let server = Server {
-        replaced: replaced.clone(),
-        ..Server::default()
-    };
-    let simulated = |seed| simulate(seed, MINUTES, &server, None).map(drop);
-    (1..=9)
-        .try_for_each(simulated)
-        .map_err(|broken| broken.to_string())
-}
-
 /// Whether a scenario with this name is asked for.
 fn is_chosen(name: &str) -> bool {
     let only = std::env::var("MODEL_ONLY").unwrap_or_default();
     name.contains(&only)
-}
-
-#[test]
-fn scripts_that_break_a_promise_are_told_from_those_that_are_shipped() {
-    assert_eq!(check(&Vec::new()), Ok(()));
-    let blind = (RELEASE.hash, "redis.call('DEL', KEYS[1]) return {1}");
-    check(&vec![blind]).expect_err("a release that doesn't look at the token");
 }
 
 #[test]
@@ -887,8 +858,7 @@ fn what_is_made_wrong_on_purpose_is_found() {
             assert_eq!(found, Some(defect.promise), "{name}: {}", visit.told());
             let (broken, path) = broken.expect("it was found");
             let line = format!("{name}: found in {} steps: {broken}", path.len());
-            let picture = picture(visit.start.clone(), path);
-            writeln!(std::io::stderr(), "  {line}\n{picture}").expect("stderr");
+            writeln!(std::io::stderr(), "  {line}").expect("stderr");
         }
     }
 }
@@ -896,9 +866,7 @@ fn what_is_made_wrong_on_purpose_is_found() {
 #[test]
 fn a_command_whose_redlock_is_stopped_may_outlive_its_lease_and_then_has_the_smaller_fence() {
     let visit = visit(stopped(), 20_000, Order::BreadthFirst);
-    let (broken, path) = visit.explored.broken.as_ref().expect("two commands");
+    let (broken, _) = visit.explored.broken.as_ref().expect("two commands");
     assert_eq!(broken.promise, OneCommand);
     assert!(broken.is_fenced, "{}", visit.told());
-    let picture = picture(visit.start.clone(), path);
-    writeln!(std::io::stderr(), "  {broken}, fenced\n{picture}").expect("stderr");
 }

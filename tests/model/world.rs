@@ -310,50 +310,8 @@ impl Step {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Start(c) => write!(f, "run {c} starts"),
-            Self::Interrupt(c) => write!(f, "run {c} gets a TERM"),
-            Self::CommandEnds(c) => write!(f, "the command of run {c} ends"),
-            Self::Tick(c) => write!(f, "run {c} looks at the clock"),
-            Self::Serve(c, _) => write!(f, "the server does what run {c} asked"),
-            Self::Receive(c) => write!(f, "run {c} gets what comes in"),
-            Self::ServeStray(_) => write!(f, "the server does what a given-up connection brought"),
-            Self::Plain => write!(f, "the plain client goes on"),
-            Self::Deed(n) => write!(f, "deed {n}"),
-            Self::Resume(c) => write!(f, "run {c} goes on"),
-            Self::Advance => write!(f, "time passes"),
-            Self::LoseRequest(c) => write!(f, "FAULT: run {c} loses its connection"),
-            Self::LoseAnswer(c) => write!(
-                f,
-                "FAULT: run {c} loses its connection after its request was done"
-            ),
-            Self::LoseMessage(c) => write!(f, "FAULT: a message to run {c} is lost"),
-            Self::RepeatMessage(c) => write!(f, "FAULT: a message to run {c} comes twice"),
-            Self::Repeat(c) => write!(f, "FAULT: the server gets a request of run {c} twice"),
-            Self::LetThrough(c) => write!(f, "what run {c} sends and gets goes on"),
-            Self::HoldUp(c, Delay::Answers) => {
-                write!(f, "FAULT: what run {c} is to get is held up")
-            }
-            Self::HoldUp(c, _) => write!(f, "FAULT: what run {c} sends and gets is held up"),
-            Self::Kill(c) => write!(f, "FAULT: run {c} is killed"),
-            Self::Vanish(c) => write!(f, "FAULT: the host of run {c} is gone"),
-            Self::Stop(c) => write!(f, "FAULT: run {c} is stopped"),
-            Self::Delete(0) => write!(f, "FAULT: all keys are deleted"),
-            Self::Delete(n) => write!(f, "FAULT: key {n} is deleted"),
-            Self::Restart => write!(f, "FAULT: the server restarts without its data"),
-            Self::SetClock(by) => write!(f, "FAULT: the server's clock is set by {by} ms"),
-            Self::ServeUnconfirmed(c) => {
-                write!(f, "FAULT: no replica confirms what run {c} asked")
-            }
-            Self::Split(at) => write!(
-                f,
-                "FAULT: the network is cut, and node 2 becomes the primary with {at} writes"
-            ),
-            Self::Reset => write!(f, "FAULT: the sentinel of the old primary is reset"),
-            Self::FailOver(to, at) => {
-                write!(f, "FAULT: node {to} becomes the primary with {at} writes")
-            }
-        }
+        let sign = if self.is_fault() { "FAULT: " } else { "" };
+        write!(f, "{sign}{self:?}")
     }
 }
 
