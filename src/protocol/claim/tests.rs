@@ -43,6 +43,12 @@ fn fields(fields: &[Value]) -> Value {
     Value::Array(fields.to_vec())
 }
 
+/// Returns an answer as a server sends it, with spaces instead of line ends.
+fn sent(answer: &str) -> Value {
+    let bytes = answer.replace(' ', "\r\n") + "\r\n";
+    redis::parse_redis_value(bytes.as_bytes()).expect("it is a reply")
+}
+
 #[test]
 fn a_request_says_what_is_asked_for_and_how_its_waiter_hears_of_its_turn() {
     let place = |polls| Place {
@@ -174,21 +180,12 @@ fn the_short_script_frees_a_lock_only_after_a_run_that_ended_by_itself_and_keeps
 
 /// An answer that the lock is busy, as far as it is always the same.
 fn busy_answer(ticket: Value, freeze: Value, stopping: Value) -> Value {
-    fields(&[
-        Value::Int(0),
-        Value::Int(1_000),
-        Value::Int(2),
-        ticket,
-        Value::Int(1),
-        Value::Int(-1),
-        Value::Int(1),
-        text("a9993e364706"),
-        Value::Nil,
-        freeze,
-        Value::Int(0),
-        Value::Int(1),
-        stopping,
-    ])
+    let same = "*13 :0 :1000 :2 _ :1 :-1 :1 $12 a9993e364706 _ _ :0 :1 _";
+    let Value::Array(mut fields) = sent(same) else {
+        panic!("it is a list");
+    };
+    (fields[3], fields[9], fields[12]) = (ticket, freeze, stopping);
+    Value::Array(fields)
 }
 
 fn busy(answer: Value) -> Busy {
@@ -229,12 +226,6 @@ fn a_freeze_says_since_when_others_wait_and_else_a_request_to_stop_does() {
 }
 
 #[test]
-fn a_full_queue_says_how_many_wait() {
-    let answer = Value::Array(vec![Value::Int(5), Value::Int(3)]);
-    assert!(matches!(acquired(answer), Ok(Acquired::Crowded(3))));
-}
-
-#[test]
 fn a_claim_has_the_id_of_its_token() {
     let claim = claim();
     assert_eq!(claim.id(), claim.token().id());
@@ -242,66 +233,50 @@ fn a_claim_has_the_id_of_its_token() {
 
 #[test]
 fn a_grant_is_believed_only_in_its_own_shape() {
-    let held = [Value::Int(1), text("12"), Value::Int(1)];
-    assert!(matches!(
-        acquired(fields(&held)),
-        Ok(Acquired::Held { fence: 12, slot: 1 })
-    ));
-    let done = |ago| acquired(fields(&[Value::Int(3), ago]));
-    for (ms, seconds) in [(2_000, 2), (0, 0), (-5, 0)] {
-        let is_right = matches!(done(Value::Int(ms)), Ok(Acquired::RecentSuccess(ago)) if ago == SECOND * seconds);
-        assert!(is_right, "{ms}");
+    let read = |answer| acquired(sent(answer));
+    let held = read("*3 :1 $2 12 :1");
+    assert!(matches!(held, Ok(Acquired::Held { fence: 12, slot: 1 })));
+    for (answer, seconds) in [("*2 :3 :2000", 2), ("*2 :3 :0", 0), ("*2 :3 :-5", 0)] {
+        let is_right =
+            matches!(read(answer), Ok(Acquired::RecentSuccess(ago)) if ago == SECOND * seconds);
+        assert!(is_right, "{answer}");
     }
-    assert!(done(Value::Nil).is_err());
-    let by = |kind| acquired(fields(&[Value::Int(kind), Value::Nil]));
-    assert!(matches!(by(2), Ok(Acquired::Superseded(_))));
-    assert!(matches!(by(4), Ok(Acquired::Removed(_))));
-    assert!(by(1).is_err() && by(5).is_err());
+    assert!(matches!(read("*2 :2 _"), Ok(Acquired::Superseded(_))));
+    assert!(matches!(read("*2 :4 _"), Ok(Acquired::Removed(_))));
     // Shorter, longer, or with something else in its place.
-    assert!(acquired(fields(&held[..2])).is_err());
-    assert!(acquired(fields(&[&held[..], &[Value::Nil]].concat())).is_err());
-    assert!(acquired(Value::Int(1)).is_err());
-    for place in 0..held.len() {
-        let mut other = held.clone();
-        other[place] = text("x");
-        assert!(acquired(fields(&other)).is_err(), "{place}");
+    for other in [
+        "*2 :3 _",
+        "*2 :1 _",
+        "*2 :5 _",
+        "*2 :1 $2 12",
+        "*4 :1 $2 12 :1 _",
+        ":1",
+        "*3 $1 x $2 12 :1",
+        "*3 :1 $1 x :1",
+        "*3 :1 $2 12 $1 x",
+    ] {
+        assert!(read(other).is_err(), "{other}");
     }
+    // A full queue says how many wait.
+    assert!(matches!(read("*2 :5 :3"), Ok(Acquired::Crowded(3))));
 }
 
 /// Answers of renew, check and release, one of each shape.
-fn shapes() -> [(&'static str, Value); 9] {
-    let ms = Value::Int(900);
-    let number = Value::Int(1);
-    let renewal = [
-        &[Value::Int(1), ms.clone(), number.clone()],
-        &[number.clone(), number.clone(), Value::Nil][..],
-    ];
-    let check = [Value::Int(1), ms.clone(), Value::Nil];
-    let guarding = [
-        Value::Int(1),
-        ms.clone(),
-        Value::Int(30_000),
-        Value::Int(7),
-        Value::Int(1),
-        Value::Int(1),
-        Value::Nil,
-    ];
-    [
-        ("renewed", fields(&renewal.concat())),
-        ("checked", fields(&check)),
-        ("guarded", fields(&guarding)),
-        ("released", fields(&[Value::Int(1)])),
-        ("kept", fields(&[Value::Int(3), ms, Value::Int(0)])),
-        ("before", fields(&[Value::Int(2)])),
-        ("lost", fields(&[Value::Int(0), Value::Nil, Value::Nil])),
-        ("nothing", fields(&[])),
-        ("prolonged", Value::Int(900)),
-    ]
-}
+const SHAPES: [(&str, &str); 9] = [
+    ("renewed", "*6 :1 :900 :1 :1 :1 _"),
+    ("checked", "*3 :1 :900 _"),
+    ("guarded", "*7 :1 :900 :30000 :7 :1 :1 _"),
+    ("released", "*1 :1"),
+    ("kept", "*3 :3 :900 :0"),
+    ("before", "*1 :2"),
+    ("lost", "*3 :0 _ _"),
+    ("nothing", "*0"),
+    ("prolonged", ":900"),
+];
 
 #[test]
 fn no_operation_takes_the_answer_of_another_for_its_own() {
-    for (name, answer) in shapes() {
+    for (name, answer) in SHAPES.map(|(name, answer)| (name, sent(answer))) {
         let prolonging = prolonged(&answer, Duration::from_millis(900));
         assert_eq!(prolonging.is_ok(), name == "prolonged");
         let guarding = extended(answer.clone());
@@ -341,30 +316,18 @@ fn no_operation_takes_the_answer_of_another_for_its_own() {
 
 #[test]
 fn what_is_left_of_a_lease_is_read_from_its_own_field() {
-    for (_, answer) in &shapes()[..1] {
-        let state = renewed(answer.clone());
+    let [(_, renewal), (_, check), ..] = SHAPES;
+    for state in [renewed(sent(renewal)), checked(sent(check))] {
         assert!(matches!(
             state,
             Ok(LeaseState::Held { left, cancelled_by: None })
                 if left == Duration::from_millis(900)
         ));
     }
-    let check = |left: Value| checked(fields(&[Value::Int(1), left, Value::Nil]));
-    assert!(matches!(
-        check(Value::Int(900)),
-        Ok(LeaseState::Held { left, cancelled_by: None }) if left == Duration::from_millis(900)
-    ));
-    // Another operation has digits there.
-    assert!(check(text("900")).is_err());
-    assert!(
-        checked(fields(&[
-            Value::Int(1),
-            Value::Int(900),
-            Value::Nil,
-            Value::Int(0)
-        ]))
-        .is_err()
-    );
+    // Another operation has digits, or more fields, there.
+    for other in ["*3 :1 $3 900 _", "*4 :1 :900 _ :0"] {
+        assert!(checked(sent(other)).is_err(), "{other}");
+    }
 }
 
 #[test]
