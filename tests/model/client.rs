@@ -186,9 +186,7 @@ impl Client {
             Stage::Releasing { .. } => {
                 digest_of_debug(&(&self.stage, self.is_stopped, self.pending))
             }
-            Stage::New | Stage::Joining | Stage::Waiting(_) | Stage::Running(_) => {
-                self.exact_digest()
-            }
+            _ => self.exact_digest(),
         })
     }
 
@@ -233,9 +231,7 @@ impl Client {
                 let due = session.due(&self.renewals).into_iter();
                 due.chain(self.renewals.due()).min()
             }
-            Stage::New | Stage::Joining | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {
-                None
-            }
+            _ => None,
         };
         let pending = self.pending.map(|pending| pending.until);
         own.into_iter().chain(pending).chain(self.dies_at).min()
@@ -281,7 +277,7 @@ impl Client {
         match self.stage {
             Stage::Waiting(_) => self.on_wait(wait::Event::Tick, now, network),
             Stage::Running(_) => self.on_session(session::Event::Tick, now, network),
-            Stage::New | Stage::Joining | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {}
+            _ => {}
         }
         if self.dies_at.is_some_and(|at| now >= at) {
             self.dies_at = None;
@@ -304,7 +300,7 @@ impl Client {
                 };
                 self.on_session(session::Event::Signal(signal), now, network);
             }
-            Stage::New | Stage::Joining | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {}
+            _ => {}
         }
     }
 
@@ -412,10 +408,7 @@ impl Client {
             },
             Incoming::Closed if is_second_try && !is_renewal => self.end(network),
             Incoming::Closed => self.release_again(now, network),
-            Incoming::NotReplicated
-            | Incoming::Again(_)
-            | Incoming::Message(_)
-            | Incoming::KeyChanged => {}
+            _ => {}
         }
     }
 

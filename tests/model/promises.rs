@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use super::client::Client;
 use super::redis::Data;
-use super::redis::data::{Content, Fields, Members};
+use super::redis::data::{Bytes, Fields, Members};
 use super::world::{BOOT, Plain, Rules};
 use crate::protocol::Supersede;
+use crate::protocol::name::Keys;
 use crate::protocol::scripts::{ACQUIRE, FREE, FREEZE, RELEASE, THAW};
 use crate::redis::call::Call;
 
@@ -172,6 +173,10 @@ impl Facts {
         let fence = |data| field(data, &keys.of("state"), b"fence");
         // What was asked for, and not what the server has of it.
         let argument = |n: usize| call.args.get(n).map_or(&b""[..], Vec::as_slice);
+        let held = after.kind::<Bytes>(now_ms, &keys.lock);
+        let has_it = |client: &Rc<Client>| {
+            held.is_some_and(|held| held == client.setup.claim.token().as_bytes())
+        };
         for promise in &rules.promises {
             match promise {
                 Promise::FenceGrows => {
@@ -179,26 +184,18 @@ impl Facts {
                     if granted != fence(before)
                         && let Ok(fence) = granted.parse()
                     {
-                        let held = after.get(now_ms, &keys.lock).map(|entry| &*entry.content);
-                        let has_it = |client: &Rc<Client>| {
-                            let token = client.setup.claim.token().as_bytes();
-                            matches!(held, Some(Content::Text(held)) if held == token)
-                        };
                         let to = clients.iter().position(has_it);
                         self.granted.push(Granted { fence, to });
                     }
                 }
                 Promise::FreezeHolds => {
-                    let held = after.get(now_ms, &keys.lock).map(|entry| &*entry.content);
-                    let ignores_freeze = |client: &Rc<Client>| {
-                        let token = client.setup.claim.token().as_bytes();
-                        let has_it = matches!(held, Some(Content::Text(held)) if held == token);
-                        has_it && client.setup.wish.who.ignores_freeze
-                    };
+                    let mut exempt = clients
+                        .iter()
+                        .filter(|client| client.setup.wish.who.ignores_freeze);
                     if self.is_frozen(now_ms)
                         && call.script.hash != THAW.hash
                         && fence(before) != fence(after)
-                        && !clients.iter().any(ignores_freeze)
+                        && !exempt.any(has_it)
                     {
                         return Err(Broken::new(*promise, "a grant while the lock is frozen"));
                     }
@@ -212,11 +209,7 @@ impl Facts {
                     let Some(by) = by.filter(|_| call.script.hash == ACQUIRE.hash) else {
                         continue;
                     };
-                    let waits = |data: &Data, client: &Rc<Client>| {
-                        let token = client.setup.claim.token().as_bytes();
-                        let queue = data.kind::<Members>(0, &keys.of("queue"));
-                        queue.is_some_and(|queue| queue.iter().any(|(_, own)| own == token))
-                    };
+                    let waits = |data: &Data, client: &Client| is_queued(data, keys, client);
                     if waits(after, by) && !self.has_superseded[by.number] {
                         self.has_superseded[by.number] = true;
                         // A run that a freeze keeps out makes nobody give up who isn't kept out.
@@ -231,8 +224,8 @@ impl Facts {
                 Promise::OnceHolds => {
                     let releases = [FREE.hash, RELEASE.hash].contains(&call.script.hash);
                     let succeeds = releases && argument(5) == b"status:0";
-                    let held = before.get(now_ms, &keys.lock).map(|entry| &*entry.content);
-                    if succeeds && held == Some(&Content::Text(argument(3).to_vec())) {
+                    let held = before.kind::<Bytes>(now_ms, &keys.lock);
+                    if succeeds && held.is_some_and(|held| held == argument(3)) {
                         self.succeeded_at = Some(now_ms);
                     }
                 }
@@ -372,7 +365,8 @@ impl Facts {
             }
         }
         self.look_for_two(clients, plain, now, promises)?;
-        self.look_whether_served(clients, plain, someone_waits, now, promises)
+        let is_frozen = self.is_frozen(now_ms);
+        self.look_whether_served(clients, plain, someone_waits && !is_frozen, now, promises)
     }
 
     fn look_for_two(
@@ -475,6 +469,13 @@ impl Facts {
         }
         Ok(())
     }
+}
+
+/// Returns true if a client has a place in the queue, whenever that expires.
+pub fn is_queued(data: &Data, keys: &Keys, client: &Client) -> bool {
+    let token = client.setup.claim.token().as_bytes();
+    let queue = data.kind::<Members>(0, &keys.of("queue"));
+    queue.is_some_and(|queue| queue.iter().any(|(_, own)| own == token))
 }
 
 /// A field of a hash; empty where there is none. Read as of time 0, so that no key counts as expired.

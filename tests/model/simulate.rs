@@ -65,6 +65,7 @@ impl Mode {
                 Promise::OwnSlot,
                 Promise::EndsWithLease,
                 Promise::FenceGrows,
+                Promise::Served(AFTER_FAULTS),
             ],
             Self::Lost => vec![Promise::EndsWithLease],
         }
@@ -179,8 +180,6 @@ pub struct Simulated {
     /// Commands of guards that were started.
     pub guards: u64,
     pub faults: u64,
-    /// The longest time that a lock was free, or held by nobody alive, while somebody waited.
-    pub longest_idle: Duration,
     /// A number for all that happened.
     digest: u64,
 }
@@ -191,7 +190,6 @@ impl Simulated {
         self.holds += other.holds;
         self.guards += other.guards;
         self.faults += other.faults;
-        self.longest_idle = self.longest_idle.max(other.longest_idle);
     }
 }
 
@@ -214,22 +212,13 @@ pub struct Server {
 
 pub type SharedWitness = Rc<RefCell<dyn Witness>>;
 
-/// The last lines of what happened.
+/// Lines of what happened.
 #[derive(Default)]
-struct Trace(VecDeque<String>);
-
-impl Trace {
-    fn add(&mut self, line: String) {
-        if self.0.len() == SHOWN {
-            self.0.pop_front();
-        }
-        self.0.push_back(line);
-    }
-}
+struct Trace(Vec<String>);
 
 impl Witness for Trace {
     fn sees(&mut self, seen: &Seen) -> Result<(), Broken> {
-        self.add(format!("{:>12}     {}", "", seen.told()));
+        self.0.push(format!("{:>12}     {}", "", seen.told()));
         Ok(())
     }
 }
@@ -275,6 +264,9 @@ const MOST_STEPS: u64 = 10_000;
 
 /// Number of the last steps and calls that a failure shows.
 const SHOWN: usize = 200;
+
+/// A dead holder's lease of 30 s, a grant that nobody takes (5 s), and two heartbeats; twice, as that may follow each other.
+const AFTER_FAULTS: Duration = Duration::from_secs(80);
 
 /// The longest time that a free lock may be waited for if nobody is disturbed: a waiter that polls asks once a second.
 const AT_MOST_IDLE: Duration = Duration::from_millis(1500);
@@ -453,7 +445,7 @@ impl Simulation {
         let line = format!("{:>12} ms  {what}", self.world.now.as_millis());
         line.hash(&mut self.hasher);
         if let Some(trace) = &self.trace {
-            trace.borrow_mut().add(line);
+            trace.borrow_mut().0.push(line);
         }
         self.done.steps += 1;
         if self.done.steps > MOST_STEPS + u64::try_from(self.world.now.as_millis()).unwrap() {
@@ -673,37 +665,18 @@ impl Simulation {
         self.take(step)
     }
 
+    /// Checks that a lock that is free for the next waiter isn't free for long, if nobody is disturbed.
     fn watch_idleness(&mut self) -> Result<(), Broken> {
-        let World {
-            clients,
-            now,
-            nodes,
-            ..
-        } = &self.world;
-        let is_idle = if self.mode == Mode::Quiet {
-            let data = &nodes[0].stored.data;
-            self.judge.borrow().has_room(data, self.world.server_ms())
-        } else {
-            let has_plain = matches!(self.world.plain, Plain::Holds(_));
-            let is_used = has_plain || clients.iter().any(|client| client.has_command);
-            let is_frozen = self.world.facts.is_frozen(self.world.server_ms());
-            !is_used && !is_frozen && self.world.someone_waits()
-        };
-        if !is_idle {
+        let (now, data) = (self.world.now, &self.world.nodes[0].stored.data);
+        let judge = self.judge.borrow();
+        if self.mode != Mode::Quiet || !judge.has_room(data, self.world.server_ms()) {
             self.idle_since = None;
             return Ok(());
         }
-        let idle = now.saturating_sub(*self.idle_since.get_or_insert(*now));
-        self.done.longest_idle = self.done.longest_idle.max(idle);
-        // A dead holder's lease of 30 s, a grant that nobody takes (5 s), and two heartbeats; twice, as that may follow each other.
-        let bound = match self.mode {
-            Mode::Quiet => AT_MOST_IDLE,
-            Mode::Kept => 80 * SECOND,
-            Mode::Lost => Duration::MAX,
-        };
-        if idle > bound {
-            let what = format!("nobody has the lock since {:?}", self.idle_since);
-            return Err(Broken::new(Promise::Served(bound), what));
+        let since = *self.idle_since.get_or_insert(now);
+        if now.saturating_sub(since) > AT_MOST_IDLE {
+            let what = format!("nobody has the lock since {since:?}");
+            return Err(Broken::new(Promise::Served(AT_MOST_IDLE), what));
         }
         Ok(())
     }
@@ -771,12 +744,9 @@ fn report(seed: u64, minutes: u32, broken: &Broken) -> String {
     let mut simulation = Simulation::new(seed, &Server::default(), None, true);
     let _ = simulation.run(minutes);
     let trace = simulation.trace.expect("a trace").take().0;
-    let trace: Vec<String> = trace.into();
-    format!(
-        "seed {seed}, {:?}: {broken}\n{}",
-        simulation.mode,
-        trace.join("\n")
-    )
+    let last = &trace[trace.len().saturating_sub(SHOWN)..];
+    let mode = simulation.mode;
+    format!("seed {seed}, {mode:?}: {broken}\n{}", last.join("\n"))
 }
 
 /// Length of a seed by default, in minutes of virtual time.

@@ -14,8 +14,7 @@ use super::client::{Client, Setup, Stage};
 use super::digest::{Cached, digest_of};
 use super::network::{Arriving, Asked, Delay, Incoming, Network, Request};
 use super::promises::calls::{Seen, Witness};
-use super::promises::{Broken, Facts, Promise};
-use super::redis::data::Members;
+use super::promises::{Broken, Facts, Promise, is_queued};
 use super::redis::{Bytes, Data, Interpreter};
 use super::same::{digest_of_data, last_fence};
 use super::view::is_notice;
@@ -559,12 +558,8 @@ impl World {
             }
             Kind::KillWaiter => {
                 let data = &self.nodes[self.network.primary].stored.data;
-                let queue = data.kind::<Members>(0, &self.rules.lock.keys.of("queue"));
-                let is_queued = |client: &&Rc<Client>| {
-                    let token = client.setup.claim.token().as_bytes();
-                    queue.is_some_and(|queue| queue.iter().any(|(_, own)| own == token))
-                };
-                let waiting = victims().filter(is_queued);
+                let keys = &self.rules.lock.keys;
+                let waiting = victims().filter(|client| is_queued(data, keys, client));
                 steps.extend(waiting.map(|client| Step::Kill(client.number)));
             }
             Kind::Kill | Kind::Vanish | Kind::Stop => {
@@ -580,13 +575,8 @@ impl World {
                 }
             }
             Kind::Delete => {
-                if self.nodes[self.network.primary]
-                    .stored
-                    .data
-                    .entries()
-                    .next()
-                    .is_some()
-                {
+                let data = &self.nodes[self.network.primary].stored.data;
+                if data.entries().next().is_some() {
                     steps.extend((0..=6).map(Step::Delete));
                 }
             }

@@ -153,12 +153,11 @@ pub struct Judge {
 }
 
 /// Fails with the promise and a detail unless the condition holds.
-macro_rules! keep {
-    ($promise:ident, $condition:expr, $($detail:tt)*) => {
-        if !$condition {
-            return Err(Broken::new(Promise::$promise, format!($($detail)*)));
-        }
-    };
+fn keep(promise: Promise, holds: bool, detail: impl FnOnce() -> String) -> Result<(), Broken> {
+    if holds {
+        return Ok(());
+    }
+    Err(Broken::new(promise, detail()))
 }
 
 fn ms(number: i64) -> Duration {
@@ -264,11 +263,11 @@ impl Judge {
         for client in running {
             let hold = text(client.setup.claim.token().as_bytes());
             let is_excused = self.pasts.get(&hold).is_some_and(|past| past.is_excused);
-            keep!(
-                LeaseIsHeld,
+            keep(
+                Promise::LeaseIsHeld,
                 is_excused || view.held.contains_key(&hold),
-                "{hold} counts on its lease"
-            );
+                || format!("{hold} counts on its lease"),
+            )?;
         }
         Ok(())
     }
@@ -321,18 +320,20 @@ impl Judge {
     fn stored(&mut self, step: &Step) -> Result<(), Broken> {
         let Step { seen, now, .. } = step;
         let is_failure = matches!(seen.answer, Value::ServerError(_));
-        keep!(AnswersAreRead, !is_failure, "a script fails");
+        keep(Promise::AnswersAreRead, !is_failure, || {
+            "a script fails".into()
+        })?;
         for (key, entry) in seen.after.entries() {
             let key = text(key);
-            keep!(
-                NothingIsLeft,
-                entry.expires.is_some(),
-                "{key} never expires"
-            );
+            keep(Promise::NothingIsLeft, entry.expires.is_some(), || {
+                format!("{key} never expires")
+            })?;
         }
         for (token, entry) in &step.after.meta {
             let is_read = Hold::parse(entry).is_some();
-            keep!(AnswersAreRead, is_read, "the hold of {token} is {entry:?}");
+            keep(Promise::AnswersAreRead, is_read, || {
+                format!("the hold of {token} is {entry:?}")
+            })?;
         }
         if matches!(step.name, Some("check" | "inspect" | "history" | NOTHING)) {
             let state = |data: &Data| data.kind::<Fields>(*now, &self.keys.of("state")).cloned();
@@ -343,7 +344,9 @@ impl Judge {
             let is_same = state(seen.before) == state(seen.after)
                 && history(seen.before) == history(seen.after)
                 && step.before.queue.len() >= step.after.queue.len();
-            keep!(ReadersChangeNothing, is_same, "what only reads has written");
+            keep(Promise::ReadersChangeNothing, is_same, || {
+                "what only reads has written".into()
+            })?;
         }
         if step.name == Some("freeze") {
             self.is_frozen_free = step.after.held.is_empty();
@@ -354,11 +357,11 @@ impl Judge {
         let is_frozen = step.before.is_frozen && step.after.is_frozen;
         // A plain client gets in when another one has removed the key.
         let may = step.name.is_none() && !self.is_frozen_free;
-        keep!(
-            FreezeHolds,
+        keep(
+            Promise::FreezeHolds,
             new.is_none() || !is_frozen || may,
-            "{new:?} gets in"
-        );
+            || format!("{new:?} gets in"),
+        )?;
         self.records(step)
     }
 
@@ -373,14 +376,14 @@ impl Judge {
         for entry in after.into_iter().flatten() {
             let entry = text(entry);
             let read = record(&entry);
-            keep!(AnswersAreRead, read.is_some(), "the history has {entry:?}");
+            keep(Promise::AnswersAreRead, read.is_some(), || {
+                format!("the history has {entry:?}")
+            })?;
             let is_right =
                 read.is_some_and(|(id, fence, ended)| ended <= step.now && all.insert((id, fence)));
-            keep!(
-                NothingIsLeft,
-                is_right,
-                "the history has {entry:?} twice, or early"
-            );
+            keep(Promise::NothingIsLeft, is_right, || {
+                format!("the history has {entry:?} twice, or early")
+            })?;
         }
         Ok(())
     }
@@ -397,12 +400,9 @@ impl Judge {
         }
         let limit = after.held.keys().map(|token| self.limit(token)).min();
         let is_right = limit.is_none_or(|limit| after.held.len() <= limit);
-        keep!(
-            OneHolder,
-            is_right,
-            "{:?} hold it, limit {limit:?}",
-            after.held
-        );
+        keep(Promise::OneHolder, is_right, || {
+            format!("{:?} hold it, limit {limit:?}", after.held)
+        })?;
         let mut new = after.held.keys().filter(|token| !step.was_held(token));
         let asks = |token: &str| {
             let others = ["renew", "prolong", "check", "release", "guard", "leave"];
@@ -410,12 +410,9 @@ impl Judge {
         };
         let stray = new.find(|token| !asks(token) && !before.waits(token));
         let is_right = stray.is_none() || self.is_lost;
-        keep!(
-            HoldsLast,
-            is_right,
-            "{stray:?} gets a lock again that it lost"
-        );
-        Ok(())
+        keep(Promise::HoldsLast, is_right, || {
+            format!("{stray:?} gets a lock again that it lost")
+        })
     }
 
     /// Checks that a hold may end by this call.
@@ -428,13 +425,9 @@ impl Judge {
         let gives = !matches!(step.name, Some("acquire" | "renew" | "prolong" | "guard"));
         let is_own = gives && step.mentions(token);
         let is_gone = self.is_lost || is_own || is_forced && is_victim;
-        keep!(
-            HoldsLast,
-            is_gone,
-            "{token} lost its hold by {:?}",
-            step.name
-        );
-        Ok(())
+        keep(Promise::HoldsLast, is_gone, || {
+            format!("{token} lost its hold by {:?}", step.name)
+        })
     }
 
     /// Checks that a lease isn't shortened.
@@ -452,12 +445,9 @@ impl Judge {
         let may_shorten = is_own && (leaves || confirms || keeps || cuts) || self.is_lost;
         let is_right = until >= end - 1 || may_shorten;
         let sooner = end - until;
-        keep!(
-            HoldsLast,
-            is_right,
-            "the lease of {token} ends {sooner} ms sooner"
-        );
-        Ok(())
+        keep(Promise::HoldsLast, is_right, || {
+            format!("the lease of {token} ends {sooner} ms sooner")
+        })
     }
 
     /// Returns the step at which a run last made this one give up.
@@ -505,12 +495,9 @@ impl Judge {
             let is_newer = step.name == Some("acquire")
                 && actor.is_some_and(|actor| self.supersedes(actor))
                 && (by.is_none() || queued < by);
-            keep!(
-                InTurn,
-                is_newer || is_hit,
-                "{token} fell out of the queue by {:?}",
-                step.name
-            );
+            keep(Promise::InTurn, is_newer || is_hit, || {
+                format!("{token} fell out of the queue by {:?}", step.name)
+            })?;
         }
         Ok(())
     }
@@ -525,19 +512,15 @@ impl Judge {
             let mut others = step.after.queue.iter().filter(|(other, _)| other != token);
             let is_last = past.has_held || others.all(|(_, other)| other < ticket);
             match past.ticket {
-                None => keep!(
-                    InTurn,
-                    is_last,
-                    "{token} has ticket {ticket}, as its first one"
-                ),
+                None => keep(Promise::InTurn, is_last, || {
+                    format!("{token} has ticket {ticket}, as its first one")
+                })?,
                 Some(own) if is_new && own != *ticket => {
                     let is_excused = past.has_held || past.has_left || past.is_late;
                     let is_forgotten = step.now - past.last_queued >= 30_000;
-                    keep!(
-                        InTurn,
-                        is_excused || is_forgotten,
-                        "{token} had ticket {own}, now {ticket}"
-                    );
+                    keep(Promise::InTurn, is_excused || is_forgotten, || {
+                        format!("{token} had ticket {own}, now {ticket}")
+                    })?;
                 }
                 Some(_) => continue,
             }
@@ -564,12 +547,11 @@ impl Judge {
         new.sort_unstable();
         for (fence, token, end) in new {
             if let Some(fence) = fence {
-                keep!(
-                    FenceGrows,
+                keep(
+                    Promise::FenceGrows,
                     fence > self.fence || self.is_lost,
-                    "{token} got {fence} after {}",
-                    self.fence
-                );
+                    || format!("{token} got {fence} after {}", self.fence),
+                )?;
                 self.fence = fence;
             }
             self.may_have_it(token, step)?;
@@ -610,19 +592,16 @@ impl Judge {
         let is_newer = past
             .queued
             .is_none_or(|queued| queued >= self.superseded_at(token));
-        keep!(
-            SupersedeHolds,
+        keep(
+            Promise::SupersedeHolds,
             is_late || past.is_confirmed || is_newer,
-            "{token} was superseded"
-        );
+            || format!("{token} was superseded"),
+        )?;
         let number = past.setup.wish.queue.number;
         let is_next = number.is_none_or(|number| number >= self.order);
-        keep!(
-            OrderHolds,
-            is_next,
-            "{token} has {number:?}, after {}",
-            self.order
-        );
+        keep(Promise::OrderHolds, is_next, || {
+            format!("{token} has {number:?}, after {}", self.order)
+        })?;
         let own = past.queued.unwrap_or(self.number);
         let is_frozen = step.before.is_frozen || step.after.is_frozen;
         for (other, _) in &step.before.queue {
@@ -636,7 +615,9 @@ impl Judge {
             let overtakes = is_frozen && self.ignores_freeze(token) && !self.ignores_freeze(other);
             let is_later = theirs.queued.is_none_or(|queued| own < queued);
             let is_right = other == token || overtakes || is_later || !step.after.waits(other);
-            keep!(InTurn, is_right, "{token} gets the lock before {other}");
+            keep(Promise::InTurn, is_right, || {
+                format!("{token} gets the lock before {other}")
+            })?;
         }
         Ok(())
     }
@@ -686,32 +667,28 @@ impl Judge {
         }
         if self.is_lost {
             let is_wrong = matches!(answer, Acquired::Held { .. }) && !is_held;
-            keep!(
-                AnswersAreTrue,
-                !is_wrong,
-                "{token} doesn't hold it, and is answered so"
-            );
-            return Ok(());
+            return keep(Promise::AnswersAreTrue, !is_wrong, || {
+                format!("{token} doesn't hold it, and is answered so")
+            });
         }
         let comes_to_nothing = !is_held && !step.after.waits(token);
-        keep!(
-            WithdrawalsLast,
+        keep(
+            Promise::WithdrawalsLast,
             !past.has_withdrawn || comes_to_nothing,
-            "the late request of {token} was answered {answer:?}"
-        );
+            || format!("the late request of {token} was answered {answer:?}"),
+        )?;
         self.knows_success(token, &answer, step)?;
         match &answer {
             Acquired::Held { fence, .. } => {
                 let fence = i64::try_from(*fence).expect("a fence");
-                keep!(AnswersAreTrue, is_held, "{token} doesn't hold it");
+                keep(Promise::AnswersAreTrue, is_held, || {
+                    format!("{token} doesn't hold it")
+                })?;
                 let past = self.pasts.get_mut(token).expect("a run");
                 let is_same = past.fence.is_none_or(|own| own == fence);
-                keep!(
-                    FenceGrows,
-                    is_same,
-                    "{token} has {:?}, not {fence}",
-                    past.fence
-                );
+                keep(Promise::FenceGrows, is_same, || {
+                    format!("{token} has {:?}, not {fence}", past.fence)
+                })?;
                 past.fence = Some(fence);
                 self.fence = self.fence.max(fence);
             }
@@ -719,7 +696,9 @@ impl Judge {
             Acquired::RecentSuccess(_) => {}
             _ => {
                 let has_reason = self.has_reason(token, &answer, step);
-                keep!(GivesUpRightly, has_reason, "{token} gives up by {answer:?}");
+                keep(Promise::GivesUpRightly, has_reason, || {
+                    format!("{token} gives up by {answer:?}")
+                })?;
             }
         }
         Ok(())
@@ -728,22 +707,19 @@ impl Judge {
     fn busy(&self, token: &str, busy: &Busy, step: &Step) -> Result<(), Broken> {
         let past = &self.pasts[token];
         let is_held = step.after.held.contains_key(token);
-        keep!(
-            AnswersAreTrue,
-            !is_held || past.is_late,
-            "{token} holds it, and isn't told"
-        );
+        keep(Promise::AnswersAreTrue, !is_held || past.is_late, || {
+            format!("{token} holds it, and isn't told")
+        })?;
         let is_admitted = self.is_admitted(token, step);
-        keep!(AdmittedAtOnce, !is_admitted, "{token} has to wait");
+        keep(Promise::AdmittedAtOnce, !is_admitted, || {
+            format!("{token} has to wait")
+        })?;
         let (ticket, ahead) = (past.ticket.map(i64::unsigned_abs), self.ahead(token, step));
         let is_true = busy.ticket == ticket && ahead == Some(busy.ahead as usize);
         let is_right = !step.queues() || is_true;
-        keep!(
-            InTurn,
-            is_right,
-            "{token} has {ticket:?} behind {ahead:?}, not {busy:?}"
-        );
-        Ok(())
+        keep(Promise::InTurn, is_right, || {
+            format!("{token} has {ticket:?} behind {ahead:?}, not {busy:?}")
+        })
     }
 
     /// Returns how many are ahead of a waiter: for one that ignores the freeze, only those that ignore it, too.
@@ -820,19 +796,15 @@ impl Judge {
         let is_enough = ago.is_some_and(|ago| key.is_some() || ago < wish.once_per);
         match answer {
             Acquired::Held { .. } => {
-                keep!(
-                    OnceHolds,
-                    !is_enough,
-                    "{token} runs, {ago:?} after a success"
-                );
+                keep(Promise::OnceHolds, !is_enough, || {
+                    format!("{token} runs, {ago:?} after a success")
+                })?;
             }
             Acquired::RecentSuccess(told) => {
                 let is_true = is_enough && ago == Some(*told);
-                keep!(
-                    OnceHolds,
-                    is_true,
-                    "{token} is skipped {told:?} after a success, in fact {ago:?}"
-                );
+                keep(Promise::OnceHolds, is_true, || {
+                    format!("{token} is skipped {told:?} after a success, in fact {ago:?}")
+                })?;
             }
             _ => {}
         }
@@ -852,17 +824,12 @@ impl Judge {
             .map(|end| ms(end - step.now));
         let goes_on =
             end.is_some_and(|end| *left <= end) && step.before.phase(&past.hold) != "kept";
-        keep!(
-            GuardsHold,
-            goes_on || self.is_lost,
-            "{guard} is admitted for {left:?}, and its hold lasts {end:?}"
-        );
-        keep!(
-            GuardsHold,
-            !past.has_left || self.is_lost,
-            "{guard} is admitted, and has left"
-        );
-        Ok(())
+        keep(Promise::GuardsHold, goes_on || self.is_lost, || {
+            format!("{guard} is admitted for {left:?}, and its hold lasts {end:?}")
+        })?;
+        keep(Promise::GuardsHold, !past.has_left || self.is_lost, || {
+            format!("{guard} is admitted, and has left")
+        })
     }
 
     fn renewed(&mut self, token: &str, state: &LeaseState, step: &Step) -> Result<(), Broken> {
@@ -873,22 +840,19 @@ impl Judge {
         let was_held = step.was_held(token);
         match state {
             LeaseState::Held { left, .. } => {
-                keep!(HoldsLast, was_held, "{token} renews a lock that it lost");
+                keep(Promise::HoldsLast, was_held, || {
+                    format!("{token} renews a lock that it lost")
+                })?;
                 let is_right = *left <= ms(past.longest) || self.is_lost;
-                keep!(
-                    AnswersAreTrue,
-                    is_right,
-                    "{token} got {left:?}, for {} ms",
-                    past.longest
-                );
+                keep(Promise::AnswersAreTrue, is_right, || {
+                    format!("{token} got {left:?}, for {} ms", past.longest)
+                })?;
             }
             // The run is over, and the lock is kept for its guards.
             LeaseState::Released if step.before.phase(token) == "kept" => {}
-            _ => keep!(
-                AnswersAreTrue,
-                !was_held,
-                "{token} holds it, and is answered {state:?}"
-            ),
+            _ => keep(Promise::AnswersAreTrue, !was_held, || {
+                format!("{token} holds it, and is answered {state:?}")
+            })?,
         }
         Ok(())
     }
@@ -918,18 +882,15 @@ impl Judge {
             });
             let may_deny = answer == Some(2) || !past.has_released || is_dropped;
             let is_true = !was_held && may_deny;
-            keep!(
-                AnswersAreTrue,
-                is_true,
-                "{token} held or released it, and is answered {answer:?}"
-            );
-            return Ok(());
+            return keep(Promise::AnswersAreTrue, is_true, || {
+                format!("{token} held or released it, and is answered {answer:?}")
+            });
         }
-        keep!(
-            AnswersAreTrue,
+        keep(
+            Promise::AnswersAreTrue,
             is_held == (answer == Some(3)),
-            "{token} is answered {answer:?}"
-        );
+            || format!("{token} is answered {answer:?}"),
+        )?;
         past.has_released |= phase.is_some() && outcome != "lost";
         // A kept lock was released before.
         if outcome == "status:0" && phase.is_some_and(|phase| phase != "kept") {
@@ -976,8 +937,9 @@ impl Judge {
             (Some("acquire" | "release" | "renew" | "check" | "guard"), ..) => false,
             _ => true,
         };
-        keep!(RepetitionsAgree, is_same, "{first:?}, and then {second:?}");
-        Ok(())
+        keep(Promise::RepetitionsAgree, is_same, || {
+            format!("{first:?}, and then {second:?}")
+        })
     }
 }
 
