@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::chaos::faults::marked;
+use super::chaos::faults::{described, marked};
 use crate::support::{REDLOCK, Redis, cores, on_threads, script, state, without_terminal};
 
 /// A case that takes longer hangs.
@@ -435,12 +435,7 @@ impl Sweep {
     }
 
     fn processes_in_words(&self, name: &str) -> String {
-        let in_words = |pid: i32| {
-            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let words = String::from_utf8_lossy(&words).replace('\0', " ");
-            format!("  {pid} {:?} {words}", state(pid))
-        };
-        let lines: Vec<String> = self.processes(name).into_iter().map(in_words).collect();
+        let lines: Vec<String> = self.processes(name).into_iter().map(described).collect();
         lines.join("\n")
     }
 

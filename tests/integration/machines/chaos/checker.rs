@@ -17,15 +17,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::history::{
-    Forgets, History, Hit, Job, JobKind, MS, Nanos, OperatorAction, ProcessFault, Role, SECOND,
-    SiteFault, Span, Task,
+    Forgets, History, Hit, Job, JobKind, MS, Nanos, ProcessFault, Role, SECOND, SiteFault, Span,
+    Task,
 };
 
 /// Time for a resumed process to act on what it missed, and for the kernel to end a killed one.
 const RESUMING: Nanos = 500 * MS;
 const DYING: Nanos = 100 * MS;
-/// Time in which a holder notices by the manual that it has lost its lock.
-const NOTICING: Nanos = 100 * MS;
 const SLACK: Nanos = 400 * MS;
 /// Longest delay that a busy machine excuses.
 const STARVING: Nanos = 150 * MS;
@@ -51,8 +49,6 @@ pub enum Class {
     Suspended,
     /// A killed supervisor left descendants, or a script without a keeper.
     Orphaned,
-    /// Within the window of `release --force`.
-    Forced,
     /// Documented, as are clocks that are set.
     DataLost,
     ClockSet,
@@ -235,14 +231,6 @@ impl Lock<'_> {
         if hits.any(|hit| orphans(hit, earlier, span)) {
             return Some(Class::Orphaned);
         }
-        // The first to get the lock may be the last to begin, if its grant is late.
-        let displaced = match (earlier.fence, later.fence) {
-            (Some(first), Some(second)) if second < first => later,
-            _ => earlier,
-        };
-        if self.is_forced(displaced, span) {
-            return Some(Class::Forced);
-        }
         let lease = earlier.job.lease().max(later.job.lease());
         // A fault before the grant lost nothing of this hold.
         let excuses = |fault: &&SiteFault| {
@@ -277,47 +265,14 @@ impl Lock<'_> {
         // Before the first renewal the hold may be a mere grant, and a suspended waiter may begin late on its own.
         self.is_quiet(around)
             && !self.history.starved.iter().any(|span| span.meets(around))
-            && !self.is_forced(earlier, span)
             && earlier.span.from + SLACK < from
             && later.job.hits.is_empty()
             && later.span.from < from + earlier.job.ttl / 2
     }
 
-    fn is_forced(&self, displaced: &Hold, span: Span) -> bool {
-        self.forces()
-            .filter(|force| force.from <= span.from)
-            .any(|force| {
-                let lease = displaced.job.lease();
-                let soon = NOTICING + displaced.job.kill_after.min(lease) + SLACK;
-                let around = Span::new(force.from, force.until.saturating_add(soon));
-                let is_well = !self.history.troubled.iter().any(|span| span.meets(around));
-                let within = if is_well {
-                    soon
-                } else {
-                    soon.max(lease + SLACK)
-                };
-                // A process that is suspended before its kill is due kills when it is resumed.
-                let hits = displaced.job.hits.iter();
-                let suspensions = hits.filter(|hit| is_suspension(hit) && hit.span.meets(around));
-                let resumed = suspensions.map(|hit| hit.span.until.saturating_add(RESUMING));
-                let until = force.until.saturating_add(within);
-                may_be_granted_by(self.history, displaced, force.until)
-                    && span.until <= resumed.fold(until, Nanos::max)
-            })
-    }
-
     fn faults(&self) -> impl Iterator<Item = &SiteFault> {
         let faults = self.history.faults.iter();
         faults.filter(|fault| fault.concerns(self.name))
-    }
-
-    /// Returns when operators forced the lock free.
-    fn forces(&self) -> impl Iterator<Item = Span> {
-        let commands =
-            self.history.commands.iter().filter(|command| {
-                command.name == self.name && command.action == OperatorAction::Force
-            });
-        commands.map(|command| command.span)
     }
 
     /// Returns true if no fault of the servers was going on.
@@ -405,7 +360,7 @@ impl Lock<'_> {
         }
     }
 
-    /// Returns true if `next` may begin late on an earlier grant, because it was suspended or forced out. Without the
+    /// Returns true if `next` may begin late on an earlier grant, because it was suspended. Without the
     /// lock's state only the clock makes tokens grow, which may be set, or another host's.
     fn may_go_back(&self, one: &Hold, next: &Hold) -> bool {
         let begins = next.span.from;
@@ -417,9 +372,7 @@ impl Lock<'_> {
         };
         let is_lost = since(one.span.from - SECOND).any(|fault| fault.forgets != Forgets::Nothing)
             && since(self.history.began).any(|fault| fault.sets_clock || fault.promotes);
-        let wait = Span::new(next.job.started, begins);
-        let was_forced = self.forces().any(|force| force.meets(wait));
-        is_lost || one.fence != next.fence && (was_suspended || was_forced)
+        is_lost || one.fence != next.fence && was_suspended
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::faults::{self, Aim};
 use super::history::{
-    Forgets, History, Job, MS, Nanos, OperatorAction, OperatorCommand, ProcessFault, SECOND,
-    SiteFault, Span, beats_of, boottime, tasks_of,
+    Forgets, History, Job, MS, Nanos, ProcessFault, SECOND, SiteFault, Span, beats_of, boottime,
+    tasks_of,
 };
 use super::site::Topology;
 use super::workers::{self, NAMES, Stage, lock_of};
@@ -42,8 +42,7 @@ pub struct Chaos {
     stage: Stage,
     dice: Dice,
     running: Vec<(Child, Job)>,
-    operators: Vec<(Child, OperatorCommand)>,
-    thaws: Vec<(Nanos, &'static str)>,
+    operators: Vec<Child>,
     aims: Vec<Aim>,
     suspended: Vec<(Nanos, u32, i32)>,
     history: History,
@@ -96,7 +95,6 @@ impl Chaos {
             dice,
             running: Vec::new(),
             operators: Vec::new(),
-            thaws: Vec::new(),
             aims: Vec::new(),
             suspended: Vec::new(),
             history: History {
@@ -129,7 +127,8 @@ impl Chaos {
             self.resume(job, pid);
         }
         self.collect_jobs();
-        self.collect_operators();
+        self.operators
+            .retain_mut(|process| process.try_wait().unwrap().is_none());
         if now >= self.next.look {
             self.next.look = now + LOOK_EVERY;
             self.note_trouble(now);
@@ -167,42 +166,18 @@ impl Chaos {
     }
 
     fn collect_jobs(&mut self) {
-        for (mut job, status) in ended(&mut self.running) {
+        for n in (0..self.running.len()).rev() {
+            let Some(status) = self.running[n].0.try_wait().unwrap() else {
+                continue;
+            };
+            let (_, mut job) = self.running.swap_remove(n);
             let said = self.stage.said(&job.id.to_string());
             job.ended = Some(boottime());
-            job.status = status;
+            job.status = seen_by_a_shell(status);
             job.said = fs::read_to_string(&said).unwrap_or_default();
             let _ = fs::remove_file(said);
             self.history.jobs.push(job);
         }
-    }
-
-    fn collect_operators(&mut self) {
-        let now = boottime();
-        for (mut command, _) in ended(&mut self.operators) {
-            command.span.until = now;
-            if let OperatorAction::Freeze(length) = command.action {
-                let thaw = now + length * self.dice.between(10, 120) / 100;
-                self.thaws.push((thaw, command.name));
-            }
-            self.history.commands.push(command);
-        }
-        let over = self.thaws.extract_if(.., |(at, _)| *at <= now);
-        for (_, name) in over.collect::<Vec<_>>() {
-            self.operate(OperatorAction::Thaw, name, &format!("thaw -q {name}"));
-        }
-    }
-
-    fn operate(&mut self, action: OperatorAction, name: &'static str, words: &str) {
-        let words: Vec<&str> = ["redlock"].into_iter().chain(words.split(' ')).collect();
-        let began = boottime();
-        let process = self.stage.command(&words, "operators").spawn().unwrap();
-        let command = OperatorCommand {
-            action,
-            name,
-            span: Span::new(began, Nanos::MAX),
-        };
-        self.operators.push((process, command));
     }
 
     fn start_job(&mut self) {
@@ -220,8 +195,9 @@ impl Chaos {
         let now = boottime();
         if now >= self.next.command {
             self.next.command = now + self.dice.between(400, 6000) * MS;
-            let (action, name, words) = workers::step_in(&mut self.dice);
-            self.operate(action, name, &words);
+            let script = workers::step_in(&mut self.dice);
+            let mut operator = self.stage.command(&["sh", "-c", &script], "operators");
+            self.operators.push(operator.spawn().unwrap());
         }
     }
 
@@ -286,9 +262,7 @@ impl Chaos {
         let unwell = self.site.heal().err();
         self.history.healed = boottime();
         File::create(self.stage.dir.join("over")).unwrap();
-        let is_over = |chaos: &Self| {
-            chaos.running.is_empty() && chaos.operators.is_empty() && chaos.thaws.is_empty()
-        };
+        let is_over = |chaos: &Self| chaos.running.is_empty() && chaos.operators.is_empty();
         while boottime() < self.history.healed + END && !is_over(&self) {
             self.tick();
             std::thread::sleep(TICK);
@@ -323,12 +297,10 @@ impl Chaos {
         while !faults::marked(&mark).is_empty() && boottime() < end {
             std::thread::sleep(Duration::from_millis(50));
         }
-        let described = |pid: i32| {
-            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let words = String::from_utf8_lossy(&words).replace('\0', " ");
-            format!("process {pid}: {words}")
-        };
-        faults::marked(&mark).into_iter().map(described).collect()
+        faults::marked(&mark)
+            .into_iter()
+            .map(faults::described)
+            .collect()
     }
 
     /// Takes each lock once more, and returns the keys that should be gone afterwards.
@@ -372,17 +344,6 @@ impl Chaos {
         }
         left
     }
-}
-
-/// Takes out what has ended, with its status.
-fn ended<T>(running: &mut Vec<(Child, T)>) -> Vec<(T, Option<i32>)> {
-    let mut ended = Vec::new();
-    for n in (0..running.len()).rev() {
-        if let Some(status) = running[n].0.try_wait().unwrap() {
-            ended.push((running.swap_remove(n).1, seen_by_a_shell(status)));
-        }
-    }
-    ended
 }
 
 /// Makes the folders of a run, and puts the binary under test and the beater into `bin`.

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::history::{Hit, Job, MS, Nanos, Process, ProcessFault, Role, Span, beats_of, boottime};
-use crate::support::Dice;
+use crate::support::{Dice, state};
 
 /// Variable that marks the processes of a job.
 pub const JOB: &str = "CHAOS_JOB";
@@ -27,6 +27,13 @@ pub fn marked(mark: &str) -> Vec<i32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|&pid| is_marked(pid, mark)).collect()
+}
+
+/// Returns a process in words: its state, and its command line.
+pub fn described(pid: i32) -> String {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = String::from_utf8_lossy(&words).replace('\0', " ");
+    format!("process {pid} {:?}: {words}", state(pid))
 }
 
 fn is_marked(pid: i32, mark: &str) -> bool {
@@ -50,7 +57,6 @@ pub struct Aim {
     pub job: u32,
     pub at: Nanos,
     pub lasts: Nanos,
-    how: &'static str,
     role: Role,
     fault: ProcessFault,
 }
@@ -71,16 +77,15 @@ pub fn aim(dir: &Path, jobs: &[&Job], dice: &mut Dice) -> Option<Aim> {
     };
     let (job, beating) = &drawn[dice.below(drawn.len())];
     let ways = ["at random", "at the hand-over", "at a renewal"];
-    let (how, at) = match beating {
-        None => ("a waiter", now),
-        Some(process) => match dice.pick(&ways) {
-            how @ "at the hand-over" => (how, process.ends + dice.between(-3, 12) * MS),
-            how @ "at a renewal" => {
-                let at = next_renewal(job, process, now) + dice.between(-4, 3) * MS;
-                (how, at)
-            }
-            how => (how, now),
-        },
+    let (how, at) = match (beating, dice.pick(&ways)) {
+        (Some(process), how @ "at the hand-over") => {
+            (how, process.ends + dice.between(-3, 12) * MS)
+        }
+        (Some(process), how @ "at a renewal") => {
+            let at = next_renewal(job, process, now) + dice.between(-4, 3) * MS;
+            (how, at)
+        }
+        _ => ("at once", now),
     };
     let is_supervisor = dice.chance(70);
     let is_suspended = dice.chance(70);
@@ -88,7 +93,6 @@ pub fn aim(dir: &Path, jobs: &[&Job], dice: &mut Dice) -> Option<Aim> {
         job: job.id,
         at,
         lasts: job.ttl * dice.between(5, 200) / 100,
-        how,
         role: [Role::Worker, Role::Supervisor][usize::from(is_supervisor)],
         fault: [ProcessFault::Killed, ProcessFault::Suspended][usize::from(is_suspended)],
     };
@@ -139,7 +143,6 @@ pub fn strike(aim: &Aim, dice: &mut Dice) -> Option<Hit> {
         role: aim.role,
         fault: aim.fault,
         span: Span::new(from, until),
-        aim: aim.how,
     })
 }
 

@@ -50,7 +50,6 @@ pub struct History {
     pub faults: Vec<SiteFault>,
     /// Times in which a server was down or unreachable.
     pub troubled: Vec<Span>,
-    pub commands: Vec<OperatorCommand>,
     /// Times in which the machine gave no processor to a thread that only reads the clock.
     pub starved: Vec<Span>,
 }
@@ -138,7 +137,6 @@ pub struct Hit {
     pub fault: ProcessFault,
     /// A moment for a kill.
     pub span: Span,
-    pub aim: &'static str,
 }
 
 /// A command that a job ran within its work.
@@ -195,22 +193,6 @@ impl SiteFault {
     pub fn concerns(&self, name: &str) -> bool {
         self.name.as_deref().is_none_or(|own| own == name)
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OperatorAction {
-    /// For this long.
-    Freeze(Nanos),
-    Thaw,
-    Force,
-    Stop,
-}
-
-#[derive(Clone, Debug)]
-pub struct OperatorCommand {
-    pub action: OperatorAction,
-    pub name: &'static str,
-    pub span: Span,
 }
 
 /// Reads the file of a beater; `None` while it is too young.

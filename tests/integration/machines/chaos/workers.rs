@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::faults::{JOB, job_value};
-use super::history::{Job, JobKind, MS, OperatorAction, SECOND, SHARED, boottime};
+use super::history::{Job, JobKind, MS, SECOND, SHARED, boottime};
 use super::site::Topology;
 use crate::support::{Dice, without_terminal};
 
@@ -197,22 +197,19 @@ fn several(job: &mut Job, dice: &mut Dice) -> String {
     format!("exec redlock run -q {timing} c a -- {words}")
 }
 
-/// Draws the next step of an operator, and the command for it.
-pub fn step_in(dice: &mut Dice) -> (OperatorAction, &'static str, String) {
+/// Draws the next step of an operator, as a script.
+pub fn step_in(dice: &mut Dice) -> String {
     let name = dice.pick(&NAMES);
-    let (action, words) = match dice.between(0, 7) {
-        0..3 => {
-            let ms = dice.between(300, 3000);
-            let words = format!("freeze -q --reason chaos --for {ms}ms {name}");
-            (OperatorAction::Freeze(ms * MS), words)
-        }
-        3 => (
-            OperatorAction::Force,
-            format!("release -q --force --all {name}"),
-        ),
-        _ => (OperatorAction::Stop, format!("stop -q --all {name}")),
-    };
-    (action, name, words)
+    if dice.chance(50) {
+        return format!("exec redlock stop -q --all {name}");
+    }
+    let ms = dice.between(300, 3000);
+    let thaw_after = ms * dice.between(10, 120) / 100;
+    format!(
+        "redlock freeze -q --reason chaos --for {ms}ms {name}; sleep {}.{:03}; exec redlock thaw -q {name}",
+        thaw_after / 1000,
+        thaw_after % 1000
+    )
 }
 
 /// Returns the name of the lock that a key belongs to.

@@ -1,6 +1,6 @@
 //! Histories written by hand: the checker finds each kind of broken promise, and accepts what the manual allows.
 
-use super::super::history::{OperatorCommand, Process, SHARED};
+use super::super::history::{Process, SHARED};
 use super::*;
 
 /// A span in milliseconds.
@@ -73,7 +73,6 @@ impl Job {
             role,
             fault,
             span: span(from, until),
-            aim: "",
         });
         self
     }
@@ -119,15 +118,6 @@ impl History {
 
     fn loss(self, from: Nanos) -> Self {
         self.fault(from, |fault| fault.forgets = Forgets::Holds)
-    }
-
-    fn forced(mut self, from: Nanos) -> Self {
-        self.commands.push(OperatorCommand {
-            action: OperatorAction::Force,
-            name: "a",
-            span: span(from, from + 10),
-        });
-        self
     }
 }
 
@@ -200,24 +190,6 @@ fn a_suspended_or_killed_supervisor_excuses_overlaps_after_its_lease_only() {
 }
 
 #[test]
-fn force_excuses_an_overlap_until_the_holder_has_noticed() {
-    let with = |until| {
-        let two = history(&[run(1, 1000, until), run(2, 2010, 5000)]);
-        classes(&two.forced(2000))
-    };
-    assert_eq!(with(2200), [Class::Forced]);
-    assert_eq!(with(3500), [Class::Forbidden]);
-    // The first one learns late that it had the lock, or gets it after the force.
-    let late = |forced| {
-        let first = run(1, 2030, 2060).with_fence(1_900_000).come(900);
-        let two = history(&[first, run(2, 2020, 5000)]);
-        classes(&two.forced(forced))
-    };
-    assert_eq!(late(2000), [Class::Forced]);
-    assert_eq!(late(1300), [Class::Forbidden]);
-}
-
-#[test]
 fn lost_data_clocks_and_processors_excuse_overlaps_soon_after() {
     let two = || history(&[run(1, 1000, 4000), run(2, 3000, 5000)]);
     assert_eq!(classes(&two().loss(2900)), [Class::DataLost]);
@@ -252,8 +224,6 @@ fn fencing_tokens_grow() {
     assert_eq!(broken(&with(next(1_000_000))), [P3]);
     assert_eq!(broken(&with(next(999_999))), [P3]);
     assert_kept(&with(next(999_999).suspended(2000, 2099)));
-    let forced = with(next(999_999).come(900)).forced(950);
-    assert_kept(&forced);
     // By a clock that was set back, without the lock's state.
     let lost = with(next(999_999)).loss(2000);
     assert_eq!(broken(&lost), [P3]);
