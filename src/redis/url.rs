@@ -447,12 +447,13 @@ mod tests {
 
     #[test]
     fn several_hosts_are_sentinels_or_a_cluster() {
+        let nodes = |hosts: &[(&str, u16)]| {
+            let nodes = hosts.iter().map(|(host, port)| address(host, *port));
+            nodes.collect::<Vec<_>>()
+        };
         let sentinels = |hosts: &[(&str, u16)], primary: &str, login| Url {
             place: Place::Sentinels {
-                nodes: hosts
-                    .iter()
-                    .map(|(host, port)| address(host, *port))
-                    .collect(),
+                nodes: nodes(hosts),
                 primary: primary.into(),
                 login,
                 password_file: None,
@@ -461,10 +462,7 @@ mod tests {
         };
         let cluster = |hosts: &[(&str, u16)], tag: &str| Url {
             place: Place::Cluster {
-                nodes: hosts
-                    .iter()
-                    .map(|(host, port)| address(host, *port))
-                    .collect(),
+                nodes: nodes(hosts),
                 tag: some(tag.into()),
             },
             ..tcp("", 0)

@@ -100,23 +100,13 @@ pub mod tests {
 
     use super::*;
 
-    /// So many cases, the same in each run. `PROPTEST_CASES` asks for more, `PROPTEST_RNG_SEED` for others.
-    pub fn cases(usual: u32) -> Config {
-        let is_set = |name| std::env::var_os(name).is_some();
-        let asked = Config::default();
+    /// So many cases, the same in each run.
+    pub fn cases(cases: u32) -> Config {
         Config {
-            cases: if is_set("PROPTEST_CASES") {
-                asked.cases
-            } else {
-                usual
-            },
-            rng_seed: if is_set("PROPTEST_RNG_SEED") {
-                asked.rng_seed
-            } else {
-                RngSeed::Fixed(1)
-            },
+            cases,
+            rng_seed: RngSeed::Fixed(1),
             failure_persistence: None,
-            ..asked
+            ..Config::default()
         }
     }
 

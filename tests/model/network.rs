@@ -21,20 +21,13 @@ pub struct Asked {
 
 impl Asked {
     pub fn new(call: Call) -> Rc<Self> {
-        let digest = digest_of(&(call.script.hash, &call.keys, &call.args));
-        Rc::new(Self {
-            call,
-            whole: None,
-            digest,
-        })
+        Self::shortly(call, None)
     }
 
     /// Like [`Self::new`], by a short script, if it may do.
     pub fn shortly(call: Call, short: Option<&'static Script>) -> Rc<Self> {
-        let Some(script) = short else {
-            return Self::new(call);
-        };
-        let whole = Some(call.script);
+        let whole = short.map(|_| call.script);
+        let script = short.unwrap_or(call.script);
         let digest = digest_of(&(script.hash, &call.keys, &call.args));
         let call = Call { script, ..call };
         Rc::new(Self {

@@ -107,6 +107,7 @@ impl Kinds {
             &[SHARED, SHARED, 3, 1],
             &[1, 2, 3, SHARED],
         ];
+        let is_quiet = mode == Mode::Quiet;
         Self {
             limits: dice.pick(&limits),
             rests: dice.pick(&[2, 10, 30]) * SECOND,
@@ -115,18 +116,10 @@ impl Kinds {
             people: dice.pick(&[15, 60, 600]) * SECOND,
             supersede: dice.pick(&[0, 0, 10, 50]),
             once: dice.pick(&[0, 0, 0, 40]),
-            keep: if mode == Mode::Quiet {
-                0
-            } else {
-                dice.pick(&[0, 0, 0, 40])
-            },
+            keep: dice.pick(if is_quiet { &[0] } else { &[0, 0, 0, 40] }),
             twice: dice.pick(&[0, 20]),
-            late: if mode == Mode::Quiet {
-                0
-            } else {
-                dice.pick(&[0, 10])
-            },
-            has_plain: mode != Mode::Quiet && dice.chance(50),
+            late: dice.pick(if is_quiet { &[0] } else { &[0, 10] }),
+            has_plain: !is_quiet && dice.chance(50),
         }
     }
 

@@ -424,18 +424,11 @@ impl World {
             }
             if let Some(link) = &self.network.links[c] {
                 if !link.requests.is_empty() && delay != Delay::All {
-                    match self.rules.sync {
-                        Sync::AtLeast(1) => {
-                            let followers = self.followers(link.node);
-                            steps.extend(followers.map(|by| Step::Serve(c, by)));
-                            if self.followers(link.node).next().is_none() {
-                                steps.push(Step::Serve(c, ALL));
-                            }
-                        }
-                        Sync::None | Sync::AtLeast(_) | Sync::All => {
-                            steps.push(Step::Serve(c, ALL));
-                        }
+                    let mut by: Vec<usize> = self.followers(link.node).collect();
+                    if by.is_empty() || self.rules.sync != Sync::AtLeast(1) {
+                        by = vec![ALL];
                     }
+                    steps.extend(by.into_iter().map(|by| Step::Serve(c, by)));
                 }
                 let is_there = link
                     .incoming
@@ -520,6 +513,11 @@ impl World {
             let victims = self.clients[..self.rules.victims].iter();
             victims.filter(|client| client.is_active())
         };
+        let alive = || {
+            let victims = self.clients[..self.rules.victims].iter();
+            let alive = victims.filter(|client| client.is_alive());
+            alive.map(|client| client.number)
+        };
         match kind {
             Kind::Cut => {
                 for (c, link) in links() {
@@ -562,17 +560,11 @@ impl World {
                 let waiting = victims().filter(|client| is_queued(data, keys, client));
                 steps.extend(waiting.map(|client| Step::Kill(client.number)));
             }
-            Kind::Kill | Kind::Vanish | Kind::Stop => {
-                let alive = self.clients[..self.rules.victims].iter();
-                for client in alive.filter(|client| client.is_alive()) {
-                    let c = client.number;
-                    match kind {
-                        Kind::Kill => steps.push(Step::Kill(c)),
-                        Kind::Vanish => steps.push(Step::Vanish(c)),
-                        _ if client.is_stopped => {}
-                        _ => steps.push(Step::Stop(c)),
-                    }
-                }
+            Kind::Kill => steps.extend(alive().map(Step::Kill)),
+            Kind::Vanish => steps.extend(alive().map(Step::Vanish)),
+            Kind::Stop => {
+                let running = alive().filter(|&c| !self.clients[c].is_stopped);
+                steps.extend(running.map(Step::Stop));
             }
             Kind::Delete => {
                 let data = &self.nodes[self.network.primary].stored.data;

@@ -20,14 +20,14 @@ impl Memory {
         Self {
             sources,
             interpreter: Interpreter::default(),
-            data: Data::new(),
+            data: Data::default(),
             moment: Moment::at(START),
         }
     }
 
     /// Forgets everything, subscriptions included.
     pub fn clear(&mut self) {
-        self.data = Data::new();
+        self.data = Data::default();
         self.moment = Moment::at(START);
     }
 }

@@ -70,10 +70,6 @@ pub struct Data {
 }
 
 impl Data {
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Whether a key with this expiry is there at a moment: also in the last of its milliseconds.
     fn lasts(entry: &Entry, now_ms: i64) -> bool {
         entry.expires.is_none_or(|expires| now_ms <= expires)

@@ -55,7 +55,7 @@ impl Default for Interpreter {
     fn default() -> Self {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::new()).unwrap();
-        let run = Run::new(Data::new(), Moment::default());
+        let run = Run::new(Data::default(), Moment::default());
         let current = Rc::new(RefCell::new(Current { run, paces: 0 }));
         let redis = functions(&lua, &current).unwrap();
         let globals = lua.globals();
