@@ -1,10 +1,12 @@
 //! A primary with replicas, watched over by sentinels: whichever way the primary goes, the holder goes on,
 //! the waiters get their turns, and no two run at once.
 
+use std::io::Read;
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 
-use crate::promises::config::set_mode;
 use crate::promises::trouble::{encrypted, self_signed};
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy};
@@ -74,6 +76,16 @@ fn assert_runs(all: &Replicated, options: &[&str]) {
     end.assert_code(0).assert_silent();
 }
 
+/// No history of these locks says that one was lost.
+#[track_caller]
+fn assert_none_lost(all: &Replicated, names: &[&str]) {
+    for name in names {
+        let history = outcome(&mut all.redlock(&["history", name, "--json"]));
+        let history = &history.assert_code(0).stdout;
+        assert!(!history.contains("lost"), "{history}");
+    }
+}
+
 /// Starts waiters one after the other.
 #[track_caller]
 fn waiters(all: &Replicated, primary: usize, url: &str) -> Vec<Gated> {
@@ -93,12 +105,13 @@ fn listening(server: &Redis) -> usize {
 
 const FIVE: [&str; 5] = ["1", "2", "3", "4", "5"];
 
-/// Has the servers know a user, and returns a URL with its password.
-fn with_password(all: &Replicated, url: &str) -> String {
+/// Servers with a user, and the URL of these sentinels with its password.
+fn with_password(all: &Replicated, ports: &[u16]) -> String {
     for server in &all.servers {
         let user = words!("ACL SETUSER app on >theirs ~* &* +@all");
         assert_eq!(server.cli(user), "OK");
     }
+    let url = all.url_at(ports.iter().copied());
     url.replace("://", "://app:theirs@")
 }
 
@@ -106,16 +119,18 @@ fn with_password(all: &Replicated, url: &str) -> String {
 fn whichever_way_the_primary_is_replaced_the_holder_goes_on_and_the_waiters_get_their_turns() {
     let mut all = Replicated::start();
     let home = all.home.path().to_owned();
-    for (way, login) in [
-        (Way::Asked, ""),
-        (Way::Killed, ""),
-        (Way::Stopped, ""),
-        (Way::ShutIn, ""),
-        (Way::Asked, "app:theirs@"),
-        (Way::Killed, "app:theirs@"),
-        (Way::ShutIn, "app:theirs@"),
+    let honest = [0, 1, 2].map(|number| all.sentinels[number].port);
+    let mut labels = Vec::new();
+    for (way, ports, login) in [
+        (Way::Asked, honest, ""),
+        (Way::Killed, honest, ""),
+        (Way::Stopped, honest, ""),
+        (Way::ShutIn, honest, ""),
+        (Way::Asked, honest, "app:theirs@"),
+        (Way::Killed, honest, "app:theirs@"),
+        (Way::ShutIn, honest, "app:theirs@"),
     ] {
-        let url = with_password(&all, &all.url()).replace("app:theirs@", login);
+        let url = with_password(&all, &ports).replace("app:theirs@", login);
         let old = all.primary();
         let holder = job(&all, "holder", &url).ready();
         let token = all.servers[old].cli(&["GET", "redlock:a"]);
@@ -135,11 +150,12 @@ fn whichever_way_the_primary_is_replaced_the_holder_goes_on_and_the_waiters_get_
         }
         // One that starts now finds it as well.
         job(&all, "next", &url).ready().end();
+        labels.push("holder");
+        labels.extend(FIVE);
+        labels.push("next");
         let each = turns(&home);
-        let last = each[each.len() - FIVE.len() - 2..].iter();
-        let order: Vec<&str> = last.map(|(_, label)| label.as_str()).collect();
-        let expected = ["holder", "1", "2", "3", "4", "5", "next"];
-        assert_eq!(order, expected, "{way:?} {url}");
+        let order: Vec<&str> = each.iter().map(|(_, label)| label.as_str()).collect();
+        assert_eq!(order, labels, "{way:?} {url}");
         assert_in_turn(&home);
         way.recover(&mut all, old);
     }
@@ -165,51 +181,96 @@ impl Proxied {
         all.url_at(self.exchanges.iter().map(|exchange| exchange.port))
     }
 
-    /// Holds back the first request of this operation, a `heartbeat` only after a release, and all that comes to that server
-    /// after it. Returns what hears of its arrival, and what lets it go.
-    fn hold_back(&self, server: usize, operation: &'static str) -> (Receiver<()>, Sender<Action>) {
-        let (reached, arrival) = channel();
-        let (go, action) = channel();
-        let (mut begins, mut is_over) = (operation != "heartbeat", false);
+    /// Holds a request of this operation back, the first one after another operation where `after` names
+    /// one; all that comes to that server waits with it.
+    fn hold_back(
+        &self,
+        server: usize,
+        after: Option<&'static str>,
+        operation: &'static str,
+    ) -> HeldBack {
+        let (reached, waiting) = channel();
+        let (go, told) = channel();
+        let (mut begins, mut is_over) = (after.is_none(), false);
         self.proxies[server].set_hook(move |request| {
-            begins |= request.operation == "release";
+            begins |= after == Some(request.operation.as_str());
             if is_over || !begins || request.operation != operation {
                 return Action::Pass;
             }
             is_over = true;
             let _ = reached.send(());
-            action.recv_timeout(TIMEOUT).unwrap_or(Action::Pass)
+            told.recv_timeout(TIMEOUT).unwrap_or(Action::Pass)
         });
-        (arrival, go)
+        HeldBack { waiting, go }
     }
+}
+
+/// A request that is held back as soon as it comes.
+struct HeldBack {
+    waiting: Receiver<()>,
+    go: Sender<Action>,
+}
+
+impl HeldBack {
+    #[track_caller]
+    fn wait(&self) {
+        self.waiting.recv_timeout(TIMEOUT).expect("it is asked");
+    }
+
+    fn let_go(&self, action: Action) {
+        self.go.send(action).unwrap();
+    }
+}
+
+/// At what step of a run the primary is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Acquire,
+    /// The confirmation of a lock that was handed on.
+    Claim,
+    Renew,
+    Release,
+}
+
+/// Before the request gets to the primary, or when that has carried it out, and the answer is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Before,
+    After,
 }
 
 #[test]
 fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_at_all() {
+    use Step::{Acquire, Claim, Release, Renew};
     use Way::{Asked, Killed, Stopped};
+    use When::{After, Before};
     let mut all = Replicated::start();
     let home = all.home.path().to_owned();
     let proxied = Proxied::new(&all);
     let url = proxied.url(&all);
     let words = words!("run --url {} --ttl 30s -k 1s a", &url);
-    // The heartbeat confirms a lock that was handed over. A request is lost, or only its answer is.
-    let (before, after) = (false, true);
-    for (operation, way, is_done) in [
-        ("take", Killed, before),
-        ("take", Asked, after),
-        ("heartbeat", Killed, before),
-        ("heartbeat", Asked, before),
-        ("heartbeat", Stopped, after),
-        ("renew", Killed, before),
-        ("renew", Stopped, after),
-        ("release", Killed, after),
-        ("release", Asked, before),
+    for (step, way, when) in [
+        (Acquire, Killed, Before),
+        (Acquire, Asked, After),
+        (Claim, Killed, Before),
+        (Claim, Asked, Before),
+        (Claim, Stopped, After),
+        (Renew, Killed, Before),
+        (Renew, Stopped, After),
+        (Release, Killed, After),
+        (Release, Asked, Before),
     ] {
-        let earlier = turns(&home).len();
+        let before = turns(&home).len();
         let old = all.primary();
-        let arm = || proxied.hold_back(old, operation);
+        let (after, operation) = match step {
+            Acquire => (None, "take"),
+            Claim => (Some("release"), "heartbeat"),
+            Renew => (None, "renew"),
+            Release => (None, "release"),
+        };
+        let arm = || proxied.hold_back(old, after, operation);
         let mut jobs = Vec::new();
-        let (arrival, go) = if operation == "take" {
+        let held_back = if step == Acquire {
             let armed = arm();
             jobs.push(start(&all, "0", words));
             armed
@@ -222,80 +283,117 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
             }
             arm()
         };
-        let has_ended = ["heartbeat", "release"].contains(&operation);
-        if has_ended {
+        if [Claim, Release].contains(&step) {
             jobs[0].open();
         }
-        arrival.recv_timeout(TIMEOUT).expect("the request comes");
-        if is_done {
+        held_back.wait();
+        if when == After {
             let server = &all.servers[old];
-            let calls = server.scripts();
-            go.send(Action::LoseReply).unwrap();
-            wait_until("it is carried out", || server.scripts() > calls);
+            let calls = || server.calls("evalsha") + server.calls("eval");
+            let before = calls();
+            held_back.let_go(Action::LoseReply);
+            wait_until("it is carried out", || calls() > before);
         }
         all.settle(old);
         way.replace(&mut all, old);
-        if !is_done {
+        if when == Before {
             // Asked for, the old primary takes for a moment what is lost then.
             if way == Asked {
                 all.wait_until_whole();
             }
-            go.send(Action::Pass).unwrap();
+            held_back.let_go(Action::Pass);
         }
         // A grant that isn't confirmed in time goes to the next one, so their order may be another.
-        let rest = jobs.iter_mut().skip(usize::from(has_ended));
-        rest.for_each(Gated::open);
+        let has_ended = usize::from([Claim, Release].contains(&step));
+        jobs.iter_mut().skip(has_ended).for_each(Gated::open);
         let ends: Vec<Outcome> = jobs.into_iter().map(Gated::finish).collect();
         let are_well = ends.iter().all(|end| end.code() == Some(0));
         let turns = turns(&home);
-        let row = format!("{operation} {way:?} {is_done}: {turns:?} {ends:?}");
-        assert!(are_well, "{row}");
-        let count = if operation == "take" { 1 } else { 3 };
-        assert_eq!(turns.len() - earlier, count, "{row}");
+        let where_it_was = format!("{step:?} {way:?} {when:?}: {turns:?} {ends:?}");
+        assert!(are_well, "{where_it_was}");
+        let count = if step == Acquire { 1 } else { 3 };
+        assert_eq!(turns.len() - before, count, "{where_it_was}");
         assert_in_turn(&home);
         way.recover(&mut all, old);
     }
+}
+
+/// A holder on the host of the primary, by itself with that; a waiter elsewhere is granted the lock by
+/// another primary. `holder` and `waiter` are redlock with a URL; `isolate` cuts the holder's host off.
+fn assert_dead_in_time(home: &Path, holder: Command, waiter: Command, isolate: impl FnOnce()) {
+    let options = words!("run -k 500ms a --ttl");
+    let job = |label: &str, mut command: Command, ttl: &str| {
+        command.env("REDLOCK_SYNC", "all").args(options).arg(ttl);
+        Gated::labelled(label, home, command)
+    };
+    let holder = job("holder", holder, "8s").ready();
+    let mut waiter = job("waiter", waiter, "30s");
+    waiter.open();
+    isolate();
+    // Without a place in the queue it would do as well: it waits for as long as the lock isn't its own.
+    waiter.finish().assert_code(0);
+    holder.finish().assert_code(79);
+    let turns = turns(home);
+    let labels: Vec<&str> = turns.iter().map(|(_, label)| label.as_str()).collect();
+    assert_eq!(labels, ["holder", "waiter"]);
+    assert_in_turn(home);
+}
+
+#[test]
+fn on_a_primary_that_is_cut_off_with_its_holder_the_command_is_dead_before_another_grants() {
+    // Where namespaces aren't permitted, the next test says it without them.
+    let network = some_or_return!(Network::of(3));
+    let all = Replicated::with(&Plan {
+        network: Some(&network),
+        ..Plan::default()
+    });
+    let on = |host: usize| {
+        let words = network.on(host);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg(REDLOCK).env_clear();
+        command.env("PATH", path()).env("REDLOCK_URL", all.url());
+        command.env("HOME", all.home.path());
+        without_terminal(&mut command);
+        command
+    };
+    assert_dead_in_time(all.home.path(), on(0), on(1), || network.cut(0));
+    network.mend(0);
+    all.wait_until_whole();
 }
 
 #[test]
 fn on_a_primary_that_only_its_holder_reaches_the_command_is_dead_before_another_grants() {
     let all = Replicated::start();
     let proxied = Proxied::new(&all);
-    let job = |label, url: &str, ttl| {
-        let words = words!(
-            "REDLOCK_SYNC=all run -k 500ms a --url {} --ttl {}",
-            url,
-            ttl
-        );
-        start(&all, label, words)
-    };
-    let holder = job("holder", &proxied.url(&all), "8s").ready();
-    let mut waiter = job("waiter", &all.url(), "30s");
-    waiter.open();
-    // The holder sees none of the sentinels, and only the old one of the servers.
-    proxied.exchanges.iter().for_each(Exchange::cut);
-    proxied.proxies[1..].iter().for_each(Proxy::vanish);
-    all.shut_in(0);
-    // Without a place in the queue it would do as well: it waits for as long as the lock isn't its own.
-    waiter.finish().assert_code(0);
-    holder.finish().assert_code(79);
-    let turns = turns(all.home.path());
-    let labels: Vec<&str> = turns.iter().map(|(_, label)| label.as_str()).collect();
-    assert_eq!(labels, ["holder", "waiter"]);
-    assert_in_turn(all.home.path());
+    let mut holder = all.redlock(&[]);
+    holder.env("REDLOCK_URL", proxied.url(&all));
+    assert_dead_in_time(all.home.path(), holder, all.redlock(&[]), || {
+        // Of the sentinels, the holder sees none; of the servers, the old primary only.
+        for exchange in &proxied.exchanges {
+            exchange.cut();
+        }
+        for other in 1..3 {
+            proxied.proxies[other].vanish();
+        }
+        all.shut_in(0);
+    });
 }
 
 #[test]
-fn a_sentinel_that_never_answers_costs_a_moment() {
+fn a_sentinel_that_never_answers_costs_a_moment_and_two_of_three_keep_a_run_from_starting() {
     let all = Replicated::start();
     // One doesn't accept connections, the other one does.
     let busy = UnresponsiveServer::new();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (busy, silent) = (busy.url(), silent.local_addr().unwrap().to_string());
     let busy = busy.strip_prefix("redis://").unwrap();
-    let good = all.url_at(all.sentinels[1..].iter().map(|one| one.port));
+    let good = all
+        .sentinels
+        .iter()
+        .map(|one| format!("127.0.0.1:{}", one.port));
+    let good: Vec<String> = good.collect();
     for bad in [busy, &silent] {
-        let url = good.replace("://", &format!("://{bad},"));
+        let url = format!("redis-sentinel://{bad},{},{}/{MASTER}", good[1], good[2]);
         let began = Instant::now();
         assert_runs(&all, words!("--url {} REDLOCK_REDIS_TIMEOUT=50s", &url));
         assert_took_less(began, Duration::from_secs(25));
@@ -305,55 +403,122 @@ fn a_sentinel_that_never_answers_costs_a_moment() {
         all.servers[0].await_renewals("a", 2);
         holder.end();
     }
+    // A holder goes on while most of them hang. A run that begins then says why it doesn't.
+    let holder = start(&all, "holder", words!("run --ttl 9s -k 200ms a")).ready();
+    all.sentinels[..2].iter().for_each(Sentinel::stall);
+    all.servers[0].await_renewals("a", 2);
+    let hasty = words!("run -n REDLOCK_REDIS_TIMEOUT=2s b -- echo ran");
+    let end = outcome(&mut all.redlock(hasty));
+    let says = "only 1 of 3 sentinels named the primary";
+    assert_eq!(end.assert_said(69, says).stdout, "");
+    outcome(&mut all.redlock(words!("status REDLOCK_REDIS_TIMEOUT=2s"))).assert_said(69, says);
+    all.sentinels[..2].iter().for_each(Sentinel::resume);
+    holder.end();
+}
+
+#[test]
+fn one_sentinel_that_names_the_old_primary_lets_no_run_begin_there() {
+    let all = Replicated::start();
+    let old = all.servers[0].port;
+    let holder = start(&all, "holder", words!("run --ttl 30s -k 1s a")).ready();
+    all.settle(0);
+    all.shut_in(0);
+    let new = all.primary_after(0);
+    all.servers[new].await_renewals("a", 1);
+    // To the first sentinel of the URL nothing has changed, as if it were cut off with the old primary.
+    let ports = vec![(all.servers[new].port, old)];
+    let behind = Exchange::new(&all.sentinels[0], ports);
+    let ports = [behind.port, all.sentinels[1].port, all.sentinels[2].port];
+    let url = all.url_at(ports.into_iter());
+    let end = outcome(&mut all.redlock(words!("run -n --url {} a -- echo ran", &url)));
+    assert_eq!(end.assert_code(75).stdout, "");
+    outcome(&mut all.redlock(words!("run -q --url {} b -- true", &url))).assert_code(0);
+    assert_eq!(all.servers[0].cli(&["EXISTS", "{redlock:b}:state"]), "0");
+    holder.end();
+    all.let_in(0);
+    all.wait_until_whole();
+}
+
+/// A server at which nothing should ever arrive: it answers nothing, and knows what was said to it.
+struct Stranger {
+    port: u16,
+    heard: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Stranger {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                let all = Arc::clone(&all);
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 4096];
+                    while let Ok(read @ 1..) = client.read(&mut bytes) {
+                        all.lock().unwrap().extend(&bytes[..read]);
+                    }
+                });
+            }
+        });
+        Self { port, heard }
+    }
+
+    #[track_caller]
+    fn assert_heard_nothing(&self) {
+        let heard = self.heard.lock().unwrap();
+        let text = String::from_utf8_lossy(&heard);
+        assert!(heard.is_empty(), "it was told {text:?}");
+    }
 }
 
 #[test]
 fn a_sentinel_that_lies_has_no_password_sent_to_where_it_points() {
     let all = Replicated::start();
-    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
-    stranger.set_nonblocking(true).unwrap();
-    let assert_nobody_comes = || {
-        let client = stranger.accept();
-        assert!(client.is_err(), "a client has come: {client:?}");
-    };
-    let port = stranger.local_addr().unwrap().port();
-    let liar = Exchange::new(&all.sentinels[0], vec![(all.servers[0].port, port)]);
-    let ports = [liar.port, all.sentinels[1].port, all.sentinels[2].port];
-    let url_of = |count| with_password(&all, &all.url_at(ports.into_iter().take(count)));
-    let (of_two, of_three) = (url_of(2), url_of(3));
-    assert_runs(&all, &["--url", &of_three]);
-    assert_nobody_comes();
+    let stranger = Stranger::new();
+    let ports = vec![(all.servers[0].port, stranger.port)];
+    let liar = Exchange::new(&all.sentinels[0], ports);
+    let [second, third] = [1, 2].map(|number| all.sentinels[number].port);
+    let url = with_password(&all, &[liar.port, second, third]);
+    assert_runs(&all, &["--url", &url]);
+    stranger.assert_heard_nothing();
     // While a lock is held, all sentinels are asked with each renewal.
-    let words = words!("run --url {} --ttl 6s -k 200ms a", &of_three);
+    let words = words!("run --url {} --ttl 6s -k 200ms a", &url);
     let holder = start(&all, "holder", words).ready();
     all.servers[0].await_renewals("a", 4);
     holder.end();
-    assert_nobody_comes();
+    stranger.assert_heard_nothing();
     // One against one: nobody knows which is right.
+    let of_two = with_password(&all, &[liar.port, second]);
     outcome(&mut all.redlock(&["--url", &of_two, "status"])).assert_said(69, "don't agree");
-    assert_nobody_comes();
+    stranger.assert_heard_nothing();
     // A quick sentinel isn't most of three, nor of two, however late the others are.
     all.sentinels[1..].iter().for_each(Sentinel::stall);
-    for (url, of) in [(of_three, 3), (of_two, 2)] {
+    for (url, of) in [(url, 3), (of_two, 2)] {
         let hasty = words!("--url {} REDLOCK_REDIS_TIMEOUT=4s status", &url);
         let says = format!("only 1 of {of} sentinels named the primary");
         outcome(&mut all.redlock(hasty)).assert_said(69, &says);
     }
-    assert_nobody_comes();
+    stranger.assert_heard_nothing();
     all.sentinels[1..].iter().for_each(Sentinel::resume);
 }
 
 #[test]
 fn sentinels_that_want_a_password_get_their_own() {
     let all = Replicated::start();
-    let play = |table: &str| all.servers[0].play(table);
-    // A URL for a server, at a sentinel; and a password that it doesn't want.
+    let run = |url: &str| outcome(&mut all.redlock(words!("run --url {} -q a -- true", url)));
+    // A URL for a server, at a sentinel.
     let address = format!("127.0.0.1:{}", all.sentinels[0].port);
-    play(&format!(
-        "78 redis://{address} → use redis-sentinel://{address}/NAME
-        77 redis-sentinel://{address}/{MASTER}?sentinel_password=x → needs no password; leave sentinel_password out of the URL"
-    ));
-    let url = with_password(&all, &all.url());
+    let right = format!("use redis-sentinel://{address}/NAME");
+    run(&format!("redis://{address}")).assert_said(78, &right);
+    // A password that it doesn't want.
+    let unwanted = format!("redis-sentinel://{address}/{MASTER}?sentinel_password=x");
+    let end = run(&unwanted);
+    end.assert_code(77);
+    end.assert_says("needs no password; leave sentinel_password out of the URL");
+    let honest = [0, 1, 2].map(|number| all.sentinels[number].port);
+    let url = with_password(&all, &honest);
     for server in &all.servers {
         server.cli(&["ACL", "SETUSER", "default", "resetkeys"]);
     }
@@ -362,23 +527,24 @@ fn sentinels_that_want_a_password_get_their_own() {
         if sentinel.cli(&["ACL", "WHOAMI"]) != "default" {
             return;
         }
-        let user = words!("ACL SETUSER asker on {} +sentinel", ">hunter2 hush");
-        assert_eq!(sentinel.cli(user), "OK");
+        let user = ["ACL", "SETUSER", "asker", "on", ">hush hush", "+sentinel"];
+        assert_eq!(sentinel.cli(&user), "OK");
         assert_eq!(sentinel.cli(words!("ACL SETUSER default off")), "OK");
     }
-    let file = all.home.path().join("password");
-    fs::write(&file, "hunter2 hush\n").unwrap();
-    set_mode(&file, 0o600);
-    let (user, file) = ("sentinel_user=asker", file.display());
-    play(&format!(
-        "0 '{url}?{user}&sentinel_password=hunter2%20hush'
-        0 '{url}?{user}&sentinel_password_file={file}'"
-    ));
-    for refused in [format!("{url}?{user}&sentinel_password=hunter2"), url] {
-        let end = outcome(&mut redlock(&["run", "-u", &refused, "a", "--", "true"]));
-        end.assert_code(77);
-        let shown = ["theirs", "hunter2"].map(|secret| end.stderr.contains(secret));
-        assert_eq!(shown, [false; 2], "{end:?}");
+    let file = format!("{}/password", all.home.path().display());
+    fs::write(&file, "hush hush\n").unwrap();
+    let by_file = format!("?sentinel_user=asker&sentinel_password_file={file}");
+    for (options, code) in [
+        ("?sentinel_user=asker&sentinel_password=hush%20hush", 0),
+        (by_file.as_str(), 0),
+        ("?sentinel_user=asker&sentinel_password=hush", 77),
+        ("", 77),
+    ] {
+        let end = run(&format!("{url}{options}"));
+        end.assert_code(code);
+        for secret in ["theirs", "hush"] {
+            assert!(!end.stderr.contains(secret), "{end:?}");
+        }
     }
 }
 
@@ -422,6 +588,14 @@ fn a_freeze_the_history_groups_and_the_lock_of_a_script_survive_a_failover() {
     redlock("run -n frozen -- true").assert_code(0);
 }
 
+impl Replicated {
+    /// All servers but the primary. While they stand still, none of them takes over.
+    fn replicas(&self, primary: usize) -> impl Iterator<Item = &Redis> {
+        let servers = self.servers.iter().enumerate();
+        servers.filter_map(move |(number, server)| (number != primary).then_some(server))
+    }
+}
+
 #[test]
 fn a_release_goes_to_the_primary_that_the_sentinels_name_or_will_name_next() {
     let mut all = Replicated::start();
@@ -458,19 +632,46 @@ fn a_release_goes_to_the_primary_that_the_sentinels_name_or_will_name_next() {
         let new = all.primary_after(old);
         let held = all.servers[new].cli(&["EXISTS", "redlock:a"]);
         assert_eq!(held, "0", "{way:?} {timeout} {is_replaced}");
-        let history = outcome(&mut all.redlock(&["history", "a", "--json"]));
-        let history = &history.assert_code(0).stdout;
-        assert!(!history.contains("lost"), "{history}");
+        assert_none_lost(&all, &["a"]);
         way.recover(&mut all, old);
     }
     assert_in_turn(all.home.path());
 }
 
 #[test]
+fn a_run_that_could_not_release_its_locks_says_within_which_time_they_expire() {
+    let mut all = Replicated::start();
+    for (way, sync) in [
+        (Way::Killed, "0"),
+        (Way::Stopped, "0"),
+        (Way::ShutIn, "all"),
+    ] {
+        let old = all.primary();
+        let options = "run --ttl 20s -k 0s REDLOCK_REDIS_TIMEOUT=1500ms REDLOCK_SYNC={} a b";
+        let words = crate::support::words(options, &[sync]);
+        let mut holder = start(&all, "holder", &words).ready();
+        all.settle(old);
+        way.lose(&mut all, old);
+        all.replicas(old).for_each(Redis::stall);
+        holder.open();
+        let end = holder.finish();
+        end.assert_said(0, "within 20s");
+        assert_eq!(end.stderr.matches("within 20s").count(), 2, "{end:?}");
+        all.replicas(old).for_each(Redis::resume);
+        let new = all.primary_after(old);
+        all.servers[new].await_free("a b");
+        assert_none_lost(&all, &["a", "b"]);
+        way.recover(&mut all, old);
+    }
+}
+
+#[test]
 fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary_answers() {
     let mut all = Replicated::start();
-    let line = format!("run --ttl 1m -k 2s REDLOCK_REDIS_TIMEOUT=2s {}", locks(20));
-    let mut holder = start(&all, "holder", &words(&line, &[])).ready();
+    let options = words!("run --ttl 1m -k 2s REDLOCK_REDIS_TIMEOUT=2s");
+    let names = locks(20);
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut holder = start(&all, "holder", &[options, &names].concat()).ready();
     all.servers.iter_mut().for_each(Redis::kill);
     let began = Instant::now();
     holder.open();
@@ -497,10 +698,12 @@ fn a_replica_that_hangs_costs_a_release_a_moment_and_one_that_was_shut_down_cost
 
     all.set_patient(false);
     all.wait_until_whole();
-    let holders = [("a", "0"), ("b", "1"), ("c", "all")].map(|(name, sync)| {
-        let words = words!("run --ttl 12s -k 1s REDLOCK_SYNC={} {}", sync, name);
-        (name, start(&all, name, words).ready())
-    });
+    let holders = [
+        ("a", words!("run --ttl 12s -k 1s a")),
+        ("b", words!("run --ttl 12s -k 1s REDLOCK_SYNC=1 b")),
+        ("c", words!("run --ttl 12s -k 1s REDLOCK_SYNC=all c")),
+    ];
+    let holders = holders.map(|(name, words)| (name, start(&all, name, words).ready()));
     wait_until("all were renewed", || all.servers[0].trackers() >= 3);
     all.servers[1].kill();
     let primary = &all.servers[0];
@@ -520,47 +723,53 @@ fn a_replica_that_hangs_costs_a_release_a_moment_and_one_that_was_shut_down_cost
     }
 }
 
-/// The names of so many locks, in a line.
-fn locks(count: u32) -> String {
-    let names: Vec<String> = (0..count).map(|number| format!("lock-{number}")).collect();
-    names.join(" ")
+/// The names of so many locks.
+fn locks(count: u32) -> Vec<String> {
+    (0..count).map(|number| format!("lock-{number}")).collect()
 }
 
 #[test]
 fn a_run_that_a_signal_ends_does_not_wait_for_silent_sentinels_with_each_release() {
     let mut all = Replicated::start();
     let locks = locks(48);
-    let line = format!("run --ttl 9s -k 1s {locks} -- sleep 60");
-    let run = Running::start(&mut all.redlock(&words(&line, &[])));
+    let names: Vec<&str> = locks.iter().map(String::as_str).collect();
+    let options = words!("run --ttl 9s -k 1s");
+    let words = [options, &names, &["--", "sleep", "60"]].concat();
+    let run = Running::start(&mut all.redlock(&words));
     wait_until("it has all", || {
-        locks.split(' ').all(|name| all.servers[0].is_held(name))
+        let primary = &all.servers[0];
+        locks.iter().all(|name| primary.holder(name).is_some())
     });
     all.sentinels.iter().for_each(Sentinel::stall);
     all.servers[1..].iter_mut().for_each(Redis::kill);
+    let primary = &all.servers[0];
     // No release asks for them any more after the second renewal that is that much later.
-    all.servers[0].await_renewals("lock-0", 5);
+    primary.await_renewals("lock-0", 5);
     let began = Instant::now();
     send(run.pid(), libc::SIGTERM);
     run.finish();
     assert_took_less(began, Duration::from_secs(12));
     all.sentinels.iter().for_each(Sentinel::resume);
-    all.servers[0].await_free(&locks);
+    wait_until("all are free", || {
+        locks.iter().all(|name| primary.holder(name).is_none())
+    });
 }
 
 #[test]
 fn a_run_whose_lease_a_failover_may_outlast_says_so() {
     let all = Replicated::start();
-    let (run, says) = (
-        format!("redlock -u {} run", all.url()),
-        "may end during a failover",
-    );
-    all.servers[0].play(&format!(
-        "0 {run} --ttl 7s -k 1s a -- true → {says}
-        0 {run} --ttl 7s -k 1s -q a -- true
-        0 {run} --ttl 30s -k 1s a -- true
-        0 REDLOCK_SYNC=all {run} --ttl 7s -k 1s a -- true → {says}
-        0 REDLOCK_SYNC=all {run} --ttl 12s -k 1s a -- true"
-    ));
+    let says = "may end during a failover";
+    for (words, times) in [
+        (words!("run --ttl 7s a -k 1s -- true"), 1),
+        (words!("run --ttl 7s -q a -k 1s -- true"), 0),
+        (words!("run --ttl 30s a -k 1s -- true"), 0),
+        (words!("run --ttl 7s REDLOCK_SYNC=all a -k 1s -- true"), 1),
+        (words!("run --ttl 12s REDLOCK_SYNC=all a -k 1s -- true"), 0),
+    ] {
+        let end = outcome(&mut all.redlock(words));
+        let count = end.assert_code(0).stderr.matches(says).count();
+        assert_eq!(count, times, "{words:?} {end:?}");
+    }
 }
 
 #[test]

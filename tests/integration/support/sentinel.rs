@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::proxy::{Action, Proxy};
 use super::{
-    Redis, Scratch, TIMEOUT, ask, await_some, begin_heavy_test, free_port, redlock, server_under,
-    wait_until, words,
+    Network, Redis, Scratch, TIMEOUT, ask, await_some, begin_heavy_test, free_port, redlock,
+    server_under, wait_until, words,
 };
 
 /// The name under which the sentinels know the primary.
@@ -37,6 +37,8 @@ pub struct Plan<'a> {
     pub options: &'a [&'a str],
     /// What starts one of the servers, in place of nothing: a clock, say.
     pub before: HashMap<usize, Vec<String>>,
+    /// Each server and each sentinel has a host of its own.
+    pub network: Option<&'a Network>,
     /// More lines for the sentinels' configuration.
     pub sentinel_lines: &'a str,
     /// What redis-cli needs to be let in by a sentinel.
@@ -62,21 +64,30 @@ impl Replicated {
 
     pub fn with(plan: &Plan) -> Self {
         begin_heavy_test();
-        let host = "127.0.0.1";
+        let address = |number: usize| match plan.network {
+            Some(_) => Network::address(number),
+            None => "127.0.0.1".to_owned(),
+        };
         let mut servers: Vec<Redis> = Vec::new();
         for number in 0..3 {
-            let before = plan.before.get(&number).cloned().unwrap_or_default();
+            let mut before = match plan.network {
+                Some(network) => network.on(number),
+                None => Vec::new(),
+            };
+            before.extend(plan.before.get(&number).cloned().unwrap_or_default());
+            let bind = address(number);
             // Users of their own, so that a server can refuse one of the others.
             let mut options = vec!["--repl-diskless-sync-delay", "0", "--repl-timeout", "5"];
-            options.extend(["--protected-mode", "no", "--bind", host]);
+            options.extend(["--protected-mode", "no", "--bind", &bind]);
             let users = ["sentinel", "server-0", "server-1", "server-2"];
             for user in users {
                 options.extend(["--user", user, "on", ">secret", "~*", "+@all"]);
             }
             options.extend(["--masteruser", users[1 + number], "--masterauth", "secret"]);
             let primary = servers.first().map(|first| first.port.to_string());
+            let first = address(0);
             if let Some(port) = &primary {
-                options.extend(["--replicaof", host, port]);
+                options.extend(["--replicaof", &first, port]);
             }
             options.extend(plan.options);
             let before: Vec<&str> = before.iter().map(String::as_str).collect();
@@ -92,10 +103,7 @@ impl Replicated {
         for replica in &servers[1..] {
             wait_until("the replica is in sync", || in_sync(replica) == "up");
         }
-        let places: Vec<(String, u16)> = servers
-            .iter()
-            .map(|one| (host.to_owned(), one.port))
-            .collect();
+        let places: Vec<(String, u16)> = (0..3).map(|at| (address(at), servers[at].port)).collect();
         let sentinels = Sentinel::three(plan, &places);
         let home = Scratch::new();
         let all = Self {
@@ -330,10 +338,13 @@ impl Sentinel {
                 DOWN_AFTER_MS[number]
             );
             let text = Self::configuration(number, &sentinels, places, 1, &settings);
+            let before = plan
+                .network
+                .map_or_else(Vec::new, |network| network.on(number));
             let login = plan.sentinel_login.iter().map(|&word| word.to_owned());
             let (host, port) = sentinels[number].clone();
             let text = text + plan.sentinel_lines;
-            Self::start(host, port, &text, Vec::new(), login.collect())
+            Self::start(host, port, &text, before, login.collect())
         });
         let all: Vec<Self> = each.collect();
         for sentinel in &all {
