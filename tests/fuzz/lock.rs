@@ -454,6 +454,20 @@ mod tests {
         }
 
         #[test]
+        fn no_message_about_a_url_has_its_password(
+            parts in prop::collection::vec(prop::sample::select(vec![
+                "redis://", "rediss://", "redis-sentinel://", "redis-cluster://", "unix://", "/", "@",
+                ":", "h", "[::1]", "[", "]", ",", "?", "&", "db=", "pass=", "user=", "%", "%40", "#",
+                "sentinel_password=", "7", "é", " ", "{", PASSWORD, "hunter2",
+            ]), 0..12),
+        ) {
+            let text = parts.concat();
+            if let Err(why) = Url::parse(&text) {
+                prop_assert!(!why.contains("hunter2"), "{}: {}", text, why);
+            }
+        }
+
+        #[test]
         fn a_password_is_shown_by_no_server(
             user in any_text(12), port in 1..=u16::MAX, tail in any_text(12),
             host in prop::sample::select(vec!["h", "[::1]", "redis-1.example"]),

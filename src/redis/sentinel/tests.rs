@@ -596,6 +596,22 @@ fn a_server_that_says_that_it_is_a_replica_is_not_the_primary_whatever_sentinels
 }
 
 #[test]
+fn one_sentinel_that_still_names_the_old_primary_keeps_no_run_there() {
+    let (old, new) = (primary(), primary());
+    for names_each in [ANY, ALL] {
+        for behind in 0..3 {
+            let (sentinels, fakes) = three(new);
+            tell(&fakes[behind..=behind], old);
+            let mut connection = open(&sentinels, names_each).unwrap();
+            assert_eq!(port_of(&connection.server().address), new);
+            // Nor does a renewal, whichever sentinel it asks.
+            let mut moves = || sentinels.has_moved(&mut connection, LONG);
+            assert_eq!([moves(), moves(), moves()], [false; 3]);
+        }
+    }
+}
+
+#[test]
 fn while_most_sentinels_are_down_no_run_begins_and_a_release_gets_to_the_last_primary() {
     let port = primary();
     let (sentinels, fakes) = three(port);
