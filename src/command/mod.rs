@@ -53,5 +53,5 @@ pub use self::version::version;
 
 /// Adds this `--url`, without its password, to each line that a message gives to type.
 pub fn remember_url(url: &str) {
-    report::remember_url(privacy::masked(url).into_owned());
+    report::remember_url(privacy::masked_url(url));
 }

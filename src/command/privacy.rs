@@ -16,7 +16,8 @@ pub(in crate::command) fn masked(text: &str) -> Cow<'_, str> {
     while let Some(c) = text[at..].chars().next() {
         let name = length_of(&text[at..], is_name);
         let secret = Some(name).filter(|name| *name > 0);
-        let secret = secret.and_then(|name| secret_in(&text[at..], name));
+        let mark = text[..at].chars().next_back().filter(|c| is_mark(*c));
+        let secret = secret.and_then(|name| secret_in(&text[at..], name, mark));
         let secret = secret.map(|secret| at + secret.start..at + secret.end);
         at += name.max(c.len_utf8());
         if let Some(secret) = secret.filter(|secret| !secret.is_empty()) {
@@ -46,7 +47,7 @@ impl Words {
             return Cow::Borrowed(MASK);
         }
         // The whole value, whatever characters it has, also in `--env=PASSWORD=x`.
-        let names = &word[..length_of(word, |c| is_name(c) || c == '=')];
+        let names = &word[..length_of(word, |c| is_name(c) || matches!(c, '=' | '.'))];
         let has_secret = |end: usize| is_secret(names[..end].rsplit('=').next().unwrap_or(""));
         let mut ends = names.match_indices('=').map(|(end, _)| end);
         if let Some(end) = ends.find(|&end| has_secret(end) && end + 1 < word.len()) {
@@ -57,8 +58,22 @@ impl Words {
     }
 }
 
-/// Returns the secret that a text begins with, or that follows the name of this length with which it begins.
-fn secret_in(text: &str, name: usize) -> Option<Range<usize>> {
+/// Returns our own URL without its secrets, whatever characters these have.
+pub(super) fn masked_url(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let (login, place) = rest.rsplit_once('@').unwrap_or(("", rest));
+    let user = login.split_once(':').map_or("", |(user, _)| user);
+    let sign = if login.is_empty() { "" } else { ":***@" };
+    let secret = place
+        .find("pass")
+        .and_then(|name| Some(name + place[name..].find('=')?));
+    let (place, mask) = secret.map_or((place, ""), |value| (&place[..=value], MASK));
+    format!("{scheme}://{user}{sign}{place}{mask}")
+}
+
+/// Returns the secret that a text begins with, or that follows the name of this length with which it begins. The name is
+/// behind this quotation mark, if any.
+fn secret_in(text: &str, name: usize, mark: Option<char>) -> Option<Range<usize>> {
     if let Some(length) = token_length(text) {
         return Some(0..length);
     }
@@ -75,13 +90,22 @@ fn secret_in(text: &str, name: usize) -> Option<Range<usize>> {
         let length = length.map_or(0, value_length);
         (value, length)
     } else {
-        // A header, or a field of JSON: up to the last quotation mark of its line.
         let field = rest.trim_start_matches(['\\', '"', '\'']);
-        let is_header = name.to_ascii_lowercase().ends_with("authorization");
-        let is_field = field.len() < rest.len() || field.starts_with(": ") || is_header;
-        let value = field.strip_prefix(':').filter(|_| is_field)?.trim_start();
-        let line = value.lines().next()?;
-        (value, line.rfind(['"', '\'']).unwrap_or(line.len()))
+        let value = field.trim_start().strip_prefix(':')?;
+        let lower = name.to_ascii_lowercase();
+        let is_header = lower.ends_with("authorization") || lower.contains("x-");
+        let is_field = field.len() < rest.len();
+        if !(is_field || is_header || value.starts_with(' ') && lower != "auth") {
+            return None;
+        }
+        let value = value.trim_start();
+        if is_field || value.starts_with(is_mark) {
+            (value, value_length(value))
+        } else {
+            // As long as its line, or the quotation that it is in.
+            let end = value.find(|c| c == '\n' || Some(c) == mark);
+            (value, end.unwrap_or(value.len()))
+        }
     };
     let start = text.len() - value.len();
     Some(start..start + length)
@@ -95,7 +119,12 @@ fn value_length(text: &str) -> usize {
         let mark = ["\\\"", "\"", "'"]
             .into_iter()
             .find(|mark| rest.starts_with(mark));
-        at += match mark.map(|mark| (mark.len(), rest[mark.len()..].find(mark))) {
+        let closes = |mark: &str, end: usize| mark != "\"" || !rest[..=end].ends_with('\\');
+        let end = |mark: &str| {
+            let mut ends = rest[mark.len()..].match_indices(mark);
+            ends.find_map(|(end, _)| closes(mark, end).then_some(end))
+        };
+        at += match mark.map(|mark| (mark.len(), end(mark))) {
             None if c == '\\' => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
             None => c.len_utf8(),
             Some((mark, Some(length))) => length + 2 * mark,
@@ -111,7 +140,10 @@ fn value_length(text: &str) -> usize {
 /// Returns the rest of a URL from its password on, or from its user if that may be a token, and the length of either.
 /// `rest` is what follows the scheme.
 fn login<'a>(rest: &'a str, scheme: &str) -> Option<(&'a str, usize)> {
-    let url = rest.split([' ', '\n', '"', '\'', '<', '>', '`']).next()?;
+    // A word of its own may have any characters.
+    let is_script = rest.contains(char::is_whitespace);
+    let ends = |c: char| c.is_whitespace() || is_script && (is_mark(c) || "<>`".contains(c));
+    let url = rest.split(ends).next()?;
     let host = url.split(['/', '?', '#']).next()?;
     // A password that isn't encoded may contain these. A number after the colon is a port.
     let is_port = |port: &str| port.bytes().all(|b| b.is_ascii_digit());
@@ -138,18 +170,17 @@ fn token_length(text: &str) -> Option<usize> {
 }
 
 /// Beginnings of tokens of GitHub, GitLab, Slack, AWS, Vault and Anthropic, and of JSON web tokens.
-const PREFIXES: &str = "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- glrt- glptt- xox xapp- AKIA ASIA hvs. hvb. sk-ant- \
-    hooks.slack.com/services/ hooks.slack.com/workflows/ eyJ";
+const PREFIXES: &str = "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- glrt- glptt- gldt- glcbt- glft- glsoat- glagent- xox xapp- AKIA ASIA hvs. hvb. hvr. sk-ant- \
+    hooks.slack.com/services/ hooks.slack.com/workflows/ hooks.slack.com/triggers/ eyJ";
 
 /// Smallest number of characters that follow; fewer are no token.
 const RANDOM: usize = 10;
 
 /// Returns true if an option, a variable or a field of this name has a secret as its value.
 fn is_secret(name: &str) -> bool {
-    let lower = name
-        .trim_start_matches('-')
-        .to_ascii_lowercase()
-        .replace('-', "_");
+    let lower = name.trim_start_matches('-').to_ascii_lowercase();
+    let lower = lower.replace(['-', '.'], "_");
+    let whole = lower.replace('_', "");
     let is_digit = |c: char| c.is_ascii_digit();
     let is_in = |list: &str, part: &str| list.split(' ').any(|word| word == part);
     let parts: Vec<&str> = lower
@@ -159,7 +190,7 @@ fn is_secret(name: &str) -> bool {
     let names_secret =
         |part: &&str| is_in(WORDS, part) || ENDINGS.split(' ').any(|ending| part.ends_with(ending));
     let has_secret =
-        KEYS.split(' ').any(|key| lower.contains(key)) || parts.iter().any(names_secret);
+        KEYS.split(' ').any(|key| whole.contains(key)) || parts.iter().any(names_secret);
     has_secret
         && !is_in(NEGATIONS, parts[0])
         && !is_in(ABOUT, parts[parts.len() - 1])
@@ -174,14 +205,20 @@ const ENDINGS: &str = "authorization password passwords passwd passphrase token 
     credential credentials";
 
 /// Names, or parts of names, of keys and addresses that are secrets.
-const KEYS: &str = "api_key apikey access_key accesskey secret_key private_key auth_key encryption_key x_amz_signature \
-    redlock_hook";
+const KEYS: &str =
+    "apikey accesskey secretkey privatekey authkey encryptionkey xamzsignature redlockhook";
 
 /// First parts of names of options without a secret.
-const NEGATIONS: &str = "ask no";
+const NEGATIONS: &str = "ask no prompt reset rotate skip without";
 
 /// Last parts of names that only say something about a secret.
-const ABOUT: &str = "sock socket file path dir name type url stdin fd env user helper ttl";
+const ABOUT: &str = "sock socket file path dir name type url stdin fd env user helper ttl \
+    lifetime method enabled id";
+
+/// A quotation mark of a shell.
+fn is_mark(c: char) -> bool {
+    matches!(c, '"' | '\'')
+}
 
 /// A character of a name: of a variable, an option, a URL's scheme.
 fn is_name(c: char) -> bool {
@@ -235,11 +272,18 @@ mod tests {
             a|--url=redis://u:s/3@h:1 → a|--url=redis://u:***@h:1
             curl|https://h/?token=s3&x=1 → curl|https://h/?token=***&x=1
             curl|-HAuthorization: Bearer s3 → curl|-HAuthorization: ***
-            curl|-d|{"password": "s3 x", "a": 1} → curl|-d|{"password": ***": 1}
-            curl|-d|{"password": "s\"3 x", "a": 1} → curl|-d|{"password": ***": 1}
+            curl|-d|{"password": "s3 x", "a": 1} → curl|-d|{"password": *** "a": 1}
+            curl|-d|{"password": "s\"3 x", "a": 1} → curl|-d|{"password": *** "a": 1}
             sh|-c|a --token s3 b → sh|-c|a --token *** b
             sh|-c|a --token --password s3 → sh|-c|a --token --password ***
             bash|-lc|TOKEN=s3; a b → bash|-lc|TOKEN=***
+            java|--spring.datasource.password=p&s3 → java|--spring.datasource.password=***
+            exporter|-redis.password|s3 → exporter|-redis.password|***
+            curl|https://u:Ab's3x@h/ → curl|https://u:***@h/
+            curl|-HX-Api-Key:s3 → curl|-HX-Api-Key:***
+            curl|-HX-Api-Key: a'b s3 → curl|-HX-Api-Key: ***
+            curl|-d|{"private_key":"s3 cut → curl|-d|{"private_key":***
+            curl|-d|{"secretKey" : "s3"} → curl|-d|{"secretKey" : ***
         "#;
         assert_masked(rows, |line| shown(&line.split('|').collect::<Vec<_>>()));
     }
@@ -258,6 +302,7 @@ mod tests {
             bash -c "a --password=\"X Y\" b" → bash -c "a --password=*** b"
             curl -H 'authorization:Bearer s3' h → curl -H 'authorization:***' h
             curl -H 'X-Api-Key: s3 4' h → curl -H 'X-Api-Key: ***' h
+            curl -H "Authorization: Bearer $T" h -d "e=p" → curl -H "Authorization: ***" h -d "e=p"
             curl -d "{\"token\":\"s3\"}" h → curl -d "{\"token\":***" h
             curl -d '{"token":"s3"}' h → curl -d '{"token":***' h
             TOKEN=$TOKEN a --secret "${S}" b → TOKEN=*** a --secret *** b
@@ -281,6 +326,23 @@ mod tests {
     }
 
     #[test]
+    fn our_own_url_is_shown_without_what_may_be_a_secret() {
+        for (url, shown) in [
+            ("redis://h:1/2", "redis://h:1/2"),
+            ("redis://:it's3@h", "redis://:***@h"),
+            ("redis://ann:a\"b;c@h:1/2", "redis://ann:***@h:1/2"),
+            ("redis://s3@h", "redis://:***@h"),
+            ("unix:///r?pass=a;s3'&db=2", "unix:///r?pass=***"),
+            (
+                "redis-sentinel://a/n?sentinel_password_file=f",
+                "redis-sentinel://a/n?sentinel_password_file=***",
+            ),
+        ] {
+            assert_eq!(masked_url(url), shown);
+        }
+    }
+
+    #[test]
     fn what_is_no_secret_stays_untouched() {
         for line in [
             "",
@@ -292,6 +354,8 @@ mod tests {
             "COMPASS=x --bypass y --multipass z",
             "docker run -p 80:80 mysql -p db",
             "kubectl set image auth-service:1.2",
+            "auth: fix the login page",
+            "ldap --rotate-secrets prod --token-lifetime 3600 --auth-method ldap",
             "PASSWORD= a",
             "rsync h::mod/path user@h:/x https://h:8080/a@b ssh://git@h/r psql postgres://ann@h/db",
             "a --max-tokens 5 --tokenizer=x --author=ann --key=v --keyword k",
