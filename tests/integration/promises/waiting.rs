@@ -3,10 +3,8 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use serde_json::json;
-
 use crate::support::prelude::*;
-use crate::support::pty::Terminal;
+use crate::support::tmux::Tmux;
 
 /// Starts a redlock with the words of this line, whose messages come as lines of the run.
 fn heard(redis: &Redis, line: &str) -> Running {
@@ -54,19 +52,6 @@ fn after_a_second_the_holder_is_named_and_how_many_are_ahead() {
 }
 
 #[test]
-fn another_clients_lock_is_called_so() {
-    let redis = Redis::left_empty();
-    redis.cli(&["SET", "redlock:a", "secret", "PX", "600000"]);
-    let mut waiter = heard(&redis, "run a -- true");
-    let line = waiter.line();
-    let start = r#"redlock: waiting for "a", held by another client"#;
-    assert!(line.starts_with(start), "{line}");
-    assert!(!line.contains("secret"), "{line}");
-    redis.cli(&["DEL", "redlock:a"]);
-    waiter.finish().assert_code(0);
-}
-
-#[test]
 fn each_change_of_holder_is_a_line_and_nothing_else_is() {
     let redis = Redis::left_empty();
     let first = Gated::start(&redis, &["a"]).ready();
@@ -85,35 +70,6 @@ fn each_change_of_holder_is_a_line_and_nothing_else_is() {
     waiter.expect_line("ran");
     let end = waiter.finish();
     assert_eq!(end.stdout.lines().count(), 3, "{end:?}");
-}
-
-#[test]
-fn a_wait_of_less_than_a_second_is_silent() {
-    let redis = Redis::left_empty();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let began = Instant::now();
-    let waiter = queued(&redis, &["run", "a", "--", "true"]);
-    holder.end();
-    let end = waiter.finish();
-    end.assert_code(0);
-    // Unless the machine was so busy that it was none.
-    if began.elapsed() < Duration::from_secs(1) {
-        end.assert_silent();
-    }
-}
-
-#[test]
-fn quiet_silences_it() {
-    let redis = Redis::left_empty();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let quiet = queued(&redis, &["run", "-q", "a", "--", "true"]);
-    // It came later, so the quiet one would have said it before.
-    let mut other = heard(&redis, "run a -- true");
-    let line = other.line();
-    assert!(line.starts_with("redlock: waiting for"), "{line}");
-    holder.end();
-    quiet.finish().assert_code(0).assert_silent();
-    other.finish().assert_code(0);
 }
 
 #[test]
@@ -145,69 +101,23 @@ fn text_of_a_holder_cannot_drive_the_terminal_and_is_whole_in_json() {
     waiter.finish().assert_code(0);
 }
 
-/// What a terminal shows in the end, with the two controls that we use: back to the start of the
-/// line, and erase the rest of it.
-fn screen(shown: &str) -> String {
-    let line = |line: &str| -> String {
-        let mut cells: Vec<char> = Vec::new();
-        for part in line.split('\r') {
-            let mut column = 0;
-            for (number, text) in part.split("\x1b[K").enumerate() {
-                if number > 0 {
-                    cells.truncate(column);
-                }
-                let end = column + text.chars().count();
-                cells.splice(column..cells.len().min(end), text.chars());
-                column = end;
-            }
-        }
-        cells.into_iter().collect()
-    };
-    shown.split('\n').map(line).collect::<Vec<_>>().join("\n")
-}
-
-#[test]
-fn on_a_terminal_it_is_one_line_that_is_rewritten_and_at_the_end_says_how_long_it_took() {
-    let redis = Redis::left_empty();
-    let command = ["sh", "-c", "echo ready; exec sleep 60"];
-    let holder = held(&redis, &["--reason", "a rather long reason"], &command);
-    let run = redis.redlock(&["run", "a", "--", "echo", "ran"]);
-    let mut terminal = Terminal::start(run);
-    terminal.resize(24, 60);
-    terminal.wait_until("it is written a third time", |shown| {
-        shown.matches("waiting for \"a\"").count() >= 3
-    });
-    assert!(!terminal.shown.contains('\n'), "{:?}", terminal.shown);
-    let line = screen(&terminal.shown);
-    assert!(line.starts_with("redlock: waiting for \"a\", held by ci@"));
-    assert!(line.chars().count() < 60, "{line:?}");
-    end(holder).assert_code(143);
-    assert_eq!(terminal.finish().code(), Some(0));
-    let screen = screen(&terminal.shown);
-    let got = screen.strip_prefix("redlock: got \"a\" after ");
-    let got = got.unwrap_or_else(|| panic!("{screen:?}"));
-    let lines: Vec<&str> = got.lines().skip(1).collect();
-    assert_eq!(lines, ["ran"], "{screen:?}");
-}
-
 #[test]
 fn on_a_terminal_the_line_is_erased_when_the_wait_ends_in_vain() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
-    for (options, code, left) in [
-        ("-w 3s a", 75, "redlock: gave up waiting: "),
-        ("a", 143, ""),
+    let tmux = Tmux::with_size(&redis, 120, 12);
+    for (run, left) in [
+        ("redlock run -w 3s a", "redlock: gave up waiting: "),
+        ("timeout --foreground 3 redlock run a", "$"),
     ] {
-        let run = redis.run(options, "true");
-        let mut terminal = Terminal::start(run);
-        terminal.wait_until("the line", |shown| shown.contains("waiting for \"a\""));
-        if code == 143 {
-            send(terminal.pid(), libc::SIGTERM);
-        }
-        assert_eq!(seen_by_a_shell(terminal.finish()), Some(code));
-        let screen = screen(&terminal.shown);
-        assert!(screen.starts_with(left), "{screen:?}");
-        assert_eq!(screen.is_empty(), left.is_empty(), "{screen:?}");
+        tmux.type_line(&format!("clear; {run} -- true"));
+        tmux.wait_until("the line", |screen| {
+            screen.starts_with("redlock: waiting for")
+        });
+        tmux.wait_until("the prompt", |screen| screen.trim_end().ends_with('$'));
+        let screen = tmux.screen();
+        assert!(screen.starts_with(left), "{screen}");
+        assert!(!screen.contains("waiting for"), "{screen}");
     }
 }
 
@@ -278,8 +188,12 @@ fn a_freeze_of_several_locks_drains_until_none_of_them_has_a_holder_at_one_momen
     let redis = Redis::start();
     let hold = |name: &str| redis.cli(&["SET", &format!("redlock:{name}"), name]);
     hold("b");
-    let mut freeze = heard(&redis, "freeze -q a b --drain --reason x");
-    wait_until("both are frozen, and watched", || redis.trackers() > 0);
+    let mut freeze = heard(&redis, "freeze a b --drain --reason x");
+    for name in ["a", "b"] {
+        let says = format!("lock \"{name}\" is frozen until");
+        assert!(freeze.line().contains(&says), "{name}");
+    }
+    wait_until("both are watched", || redis.trackers() > 0);
     // One that was free is in use again before the other one is free.
     hold("a");
     let scripts = || redis.scripts();
@@ -289,43 +203,6 @@ fn a_freeze_of_several_locks_drains_until_none_of_them_has_a_holder_at_one_momen
     assert!(!freeze.has_ended());
     redis.cli(&["DEL", "redlock:a"]);
     freeze.finish().assert_code(0);
-}
-
-#[test]
-fn the_json_shows_every_holder_and_every_waiter_with_its_position() {
-    let redis = Redis::left_empty();
-    let holders = [(); 2].map(|()| Gated::start(&redis, &["--shared", "a"]).ready());
-    let waiters = [
-        Gated::queued(&redis, &["-q", "--reason", "release 7", "a"]),
-        Gated::queued(&redis, &["-q", "--shared", "a"]),
-        Gated::queued(&redis, &["-q", "--slots", "2", "a"]),
-    ];
-    let end = ends(&redis, "status --json a");
-    end.assert_code(0).assert_silent();
-    let locks: Value = serde_json::from_str(&end.stdout).unwrap();
-    let lock = &locks[0];
-    assert_eq!(lock["mode"], "shared");
-    assert_eq!(lock["held"], true);
-    let of = |list: &str, field: &str| -> Value {
-        let list = lock[list].as_array().unwrap();
-        list.iter().map(|entry| entry[field].clone()).collect()
-    };
-    let pids = holders.each_ref().map(|holder| holder.run.pid());
-    let is_either = [json!(pids), json!([pids[1], pids[0]])].contains(&of("holders", "pid"));
-    assert!(is_either, "{pids:?} {lock}");
-    // In the order of their turns.
-    let pids = waiters.each_ref().map(|waiter| waiter.run.pid());
-    assert_eq!(of("waiters", "pid"), json!(pids));
-    // No token leaves the server.
-    for token in redis.cli(words!("ZRANGE {redlock:a}:queue 0 -1")).lines() {
-        assert!(!end.stdout.contains(&token[..32]));
-    }
-    for gated in holders {
-        gated.end();
-    }
-    for run in waiters {
-        run.ready().end();
-    }
 }
 
 /// Holds of the lock "a" that succeed, one after the other. Returns the time of all.
@@ -364,11 +241,9 @@ fn a_waiter_says_what_to_expect_and_how_long_it_took() {
     assert!(seconds.is_some_and(|seconds| seconds >= 1.0), "{line}");
     first.finish().assert_code(0);
     // In a log it isn't news.
-    for waiter in [second, silent] {
-        let end = waiter.finish();
-        end.assert_code(0);
-        assert!(!end.stdout.contains("got "), "{end:?}");
-    }
+    let end = second.finish();
+    assert!(!end.assert_code(0).stdout.contains("got "), "{end:?}");
+    silent.finish().assert_printed(0, "");
 }
 
 #[test]
