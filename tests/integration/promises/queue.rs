@@ -4,7 +4,6 @@
 //! themselves, by one clock.
 
 use crate::support::prelude::*;
-use crate::support::proxy::{Action, Proxy, load_scripts};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -78,29 +77,6 @@ fn twenty_waiters_run_in_the_order_in_which_they_came_in_each_of_three_rounds() 
 }
 
 #[test]
-fn runs_that_come_again_line_up_behind_the_waiters() {
-    let redis = Redis::left_empty();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    // Each takes three turns, and is in the queue again before it comes to the next.
-    let mut loops: Vec<Running> = Vec::new();
-    for label in ["x", "y", "z"] {
-        // A turn ends when both others wait; the last turns find them in their order.
-        let script = format!(
-            r#"export turn; for turn in 1 2 3; do redlock run -q a -c 'echo {label} >>"$HOME/order"
-                until [ $turn = 3 ] || [ "$(redis-cli -s "$HOME/redis.sock" ZCARD {{redlock:a}}:queue)" = 2 ]
-                do sleep 0.01; done'; done"#
-        );
-        let before = redis.queue("a").len();
-        let shell = ["sh", "-c", &script];
-        loops.push(Running::start(&mut directly(&redis, &shell)));
-        wait_until("it waits", || redis.queue("a").len() > before);
-    }
-    holder.end();
-    all_succeed(loops);
-    assert_eq!(order(&redis), ["x", "y", "z"].repeat(3));
-}
-
-#[test]
 fn a_release_passes_ten_killed_waiters_over_and_grants_the_lock_to_a_live_one() {
     let redis = Redis::left_empty();
     let holder = Gated::start(&redis, &["a"]).ready();
@@ -170,49 +146,13 @@ fn a_run_that_ends_hands_its_lock_on_past_a_thousand_dead_waiters() {
 }
 
 #[test]
-fn each_of_eight_leases_that_are_not_released_is_noticed_by_the_next_in_line_when_it_ends() {
-    let redis = Redis::start();
-    assert_eq!(redis.cli(words!("SET redlock:a theirs PX 1000")), "OK");
-    let script = r#"redlock acquire -q a --ttl 1s >"$HOME/$$" && date +%s%N"#;
-    let waiters = [(); 8].map(|()| Running::start(&mut sh(&redis, script)));
-    let mut times = waiters.map(|waiter| moment(&waiter.finish().stdout));
-    times.sort();
-    let gaps = times.windows(2).map(|two| two[1].saturating_sub(two[0]));
-    assert_within(MS * 1500, gaps.collect());
-}
-
-#[test]
-fn a_waiter_whose_connection_is_killed_when_it_has_just_been_granted_the_lock_runs() {
+fn a_command_may_extend_its_lock_and_end_before_its_grant_is_confirmed_and_has_its_place_in_the_history()
+ {
     let redis = Redis::left_empty();
     let holder = Gated::start(&redis, &["a"]).ready();
-    // Longer than an unconfirmed grant lasts.
-    let head = queued(&redis, &["run", "a", "-c", "sleep 2"]);
-    let [id] = subscribers(&redis)[..] else {
-        panic!("one should listen");
-    };
-    head.suspend();
-    holder.end();
-    assert_has_it(&redis, &head);
-    let killed = redis.cli(&["CLIENT", "KILL", "ID", &id.to_string()]);
-    assert_eq!(killed, "1");
-    head.resume();
-    succeeds_and_says_only_that_it_waits(head);
-}
-
-#[test]
-fn a_command_that_was_handed_the_lock_may_extend_it_at_once() {
-    let redis = Redis::left_empty();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let next = queued(&redis, words!("run a --", REDLOCK, "extend", "--for", "1m"));
-    holder.end();
-    succeeds_and_says_only_that_it_waits(next);
-}
-
-#[test]
-fn a_command_that_is_over_before_its_grant_is_confirmed_is_in_the_history_as_any_other() {
-    let redis = Redis::left_empty();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let next = [(); 3].map(|()| queued(&redis, &["run", "a", "--", "true"]));
+    let extend = words!("{} extend --for 1m", REDLOCK);
+    let commands = [extend, &["true"], &["true"]];
+    let next = commands.map(|command| queued(&redis, &[&["run", "a", "--"], command].concat()));
     holder.end();
     next.into_iter()
         .for_each(succeeds_and_says_only_that_it_waits);
@@ -245,23 +185,6 @@ fn a_waiter_whose_connection_broke_unnoticed_is_passed_over_and_comes_back_in_it
 }
 
 #[test]
-fn a_lost_message_costs_no_more_than_a_new_connection() {
-    let redis = Redis::left_empty();
-    load_scripts(&redis);
-    // Nothing comes over this connection once it has its place.
-    let proxy = Proxy::once(&redis, "enqueue", 0, Action::HalfOpen);
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let head = labelled(
-        &redis,
-        words!("-u {} REDLOCK_REDIS_TIMEOUT=1s", &proxy.url()),
-        "head",
-    );
-    holder.end();
-    assert_has_it(&redis, &head);
-    all_succeed([head]);
-}
-
-#[test]
 fn when_the_holder_dies_the_head_of_the_queue_has_the_lock_at_its_expiry() {
     let redis = Redis::left_empty();
     let rounds = [0, 1, 2, 3, 4].map(|round| {
@@ -284,38 +207,6 @@ fn when_the_holder_dies_the_head_of_the_queue_has_the_lock_at_its_expiry() {
         waited.expect("not before the lease was over")
     });
     assert_within(MS * 1000, times.into());
-}
-
-#[test]
-fn of_five_deploys_that_supersede_each_other_the_first_and_the_last_run() {
-    let redis = Redis::left_empty();
-    let first = Gated::start(&redis, &["--supersede", "a"]).ready();
-    let mut waiting = Gated::queued(&redis, &["--supersede", "a"]);
-    for _ in 3..=5 {
-        let newer = Gated::queued(&redis, &["--supersede", "a"]);
-        let pid = newer.run.pid();
-        let end = waiting.run.finish_saying(75, "superseded by ");
-        end.assert_says(&format!("(pid {pid})"));
-        assert_eq!(end.stdout, "", "COMMAND was not started");
-        assert_eq!(redis.queue("a"), [pid]);
-        waiting = newer;
-    }
-    first.end();
-    waiting.ready().end();
-}
-
-#[test]
-fn a_superseded_waiter_that_did_not_hear_of_it_learns_it_when_it_comes_back() {
-    let redis = Redis::left_empty();
-    held_by_a_plain_client(&redis);
-    let old = queued(&redis, &["run", "a", "-c", r#"echo old >>"$HOME/order""#]);
-    old.suspend();
-    let new = labelled(&redis, &["--supersede"], "new");
-    redis.cli(&["DEL", "redlock:a"]);
-    all_succeed([new]);
-    old.resume();
-    old.finish_saying(75, "superseded by ");
-    assert_eq!(order(&redis), ["new"]);
 }
 
 #[test]
@@ -349,21 +240,6 @@ fn a_waiter_that_is_interrupted_when_it_has_just_been_granted_the_lock_hands_it_
         assert_has_it(&redis, &next.run);
         next.ready().end();
     }
-}
-
-#[test]
-fn a_cancelled_writer_at_the_head_lets_the_readers_behind_it_in_at_once() {
-    let redis = Redis::left_empty();
-    let reader = Gated::start(&redis, &["--shared", "a"]).ready();
-    let writer = queued(&redis, &["run", "-q", "a", "--", "echo", "ran"]);
-    let behind = [(); 2].map(|()| Gated::queued(&redis, &["-q", "--shared", "a"]));
-    writer.signal(Signal::SIGTERM);
-    writer.finish().assert_code(143);
-    // While the first reader still holds it.
-    for reader in behind.map(Gated::ready) {
-        reader.end();
-    }
-    reader.end();
 }
 
 /// A user of the server who may do all but what these rules take away; its URL.
@@ -445,35 +321,4 @@ fn of_twenty_that_race_to_wait_behind_few_as_many_wait_as_may_and_the_others_giv
     ends.sort_unstable();
     assert_eq!(ends[..3], [0; 3], "{ends:?}");
     assert_eq!(ends[3..], [7; 17], "{ends:?}");
-}
-
-#[test]
-fn a_killed_waiter_covers_no_run_that_comes_after_it() {
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let mut killed = queued(&redis, &["run", "-q", "a", "--", "true"]);
-    let words = ["run", "--max-queue", "1", "a", "--", "true"];
-    outcome(&mut redis.redlock(&words)).assert_said(75, "a run waits for lock \"a\" already");
-    killed.kill();
-    let waiter = queued(&redis, &words);
-    holder.end();
-    waiter.finish().assert_code(0);
-}
-
-#[test]
-fn a_release_that_a_replica_refuses_hands_nothing_on_and_waiters_keep_their_places() {
-    let redis = Redis::left_empty();
-    let mut holder = Gated::start(&redis, &["--ttl", "60s", "a"]).ready();
-    let next = [(); 2].map(|()| Gated::queued(&redis, &["a"]));
-    redis.cli(words!("REPLICAOF 127.0.0.1 1"));
-    holder.open();
-    holder.run.finish_saying(0, "can't release");
-    let pids = next.each_ref().map(|next| next.run.pid());
-    assert_eq!(redis.queue("a"), pids);
-    redis.cli(words!("REPLICAOF NO ONE"));
-    // As if its lease were over.
-    redis.cli(&["DEL", "redlock:a"]);
-    for gated in next {
-        gated.end();
-    }
 }
