@@ -158,32 +158,6 @@ fn a_thaw_lets_3000_in_by_parts_and_gives_each_a_slot_of_its_own() {
 }
 
 #[test]
-fn each_of_1200_members_that_are_forced_free_learns_by_whom_for_a_day() {
-    let redis = Redis::start();
-    members(&redis, 1_200, SHARED);
-    // One of the last that are looked through.
-    let [one, other] = ["token777", "token778"].map(id);
-    outcome(&mut redis.redlock(words!("release --force --id {} a", &one))).assert_code(0);
-    outcome(&mut redis.redlock(words!("stop -n --id {} a", &other))).assert_code(0);
-    let forced = work(&redis, || {
-        let done = call(&redis, "force", &["", WHO, "0", "0"]);
-        assert_eq!(done.last().unwrap(), "999", "{done:?}");
-    });
-    assert!(forced < 200 * 30, "{forced}");
-    ends(&redis, "release --force --all a").assert_said(0, "998 more");
-    assert_eq!(redis.cli(&["EXISTS", KEYS[0], META, HOLDERS]), "0");
-    for number in (1..=1_200).step_by(37).chain([777, 778]) {
-        let answer = call(&redis, "check", &[&format!("token{number}"), "30000"]);
-        assert_eq!(answer[0], "0", "{number}: {answer:?}");
-        assert!(answer[1].contains("host"), "{number}: {answer:?}");
-    }
-    let day = 24 * 3600;
-    let notice = format!("{{redlock:a}}:forced:{}", id("token1"));
-    let left: u64 = redis.cli(&["TTL", &notice]).parse().unwrap();
-    assert!((day - 60..=day).contains(&left), "{left}");
-}
-
-#[test]
 fn a_member_and_a_waiter_among_2500_each_are_found_by_their_ids() {
     let redis = Redis::start();
     members(&redis, 2_500, SHARED);
@@ -215,39 +189,6 @@ fn a_member_and_a_waiter_among_2500_each_are_found_by_their_ids() {
 }
 
 #[test]
-fn of_600_members_whose_key_was_deleted_a_hundred_are_recorded() {
-    let redis = Redis::start();
-    members(&redis, 600, SHARED);
-    redis.cli(&["DEL", KEYS[0]]);
-    let shown = work(&redis, || drop(call(&redis, "history", &[])));
-    let taken = work(&redis, || take(&redis, "next", "1"));
-    assert!(shown < 250 * 3 && taken < 100 * 6, "{shown} {taken}");
-    assert_eq!(redis.cli(&["EXISTS", HOLDERS]), "0");
-    assert_eq!(redis.cli(&["HLEN", META]), "1");
-    assert_eq!(redis.cli(&["LLEN", KEYS[6]]), "100");
-}
-
-#[test]
-fn lost_slots_of_1200_members_are_restored_before_any_is_given_away() {
-    let redis = Redis::start();
-    members(&redis, 1_200, "1201");
-    redis.cli(&["DEL", KEYS[8]]);
-    let mut calls = 0;
-    let slot = loop {
-        let mut answer = Vec::new();
-        let done = work(&redis, || answer = acquire(&redis, "next", "1201", ""));
-        assert!(done < 500 * 4, "{done}");
-        calls += 1;
-        if answer[0] == "1" {
-            break answer[2].clone();
-        }
-        assert!(calls < 10, "{answer:?}");
-    };
-    assert_eq!((calls, slot.as_str()), (3, "1201"));
-    assert_eq!(acquire(&redis, "last", "1201", "")[0], "0");
-}
-
-#[test]
 fn a_status_in_parts_shows_all_of_1200_members_and_1200_waiters_once() {
     let redis = Redis::start();
     members(&redis, 1_200, SHARED);
@@ -257,76 +198,5 @@ fn a_status_in_parts_shows_all_of_1200_members_and_1200_waiters_once() {
         let all = locks[0][list].as_array().unwrap();
         let ids: BTreeSet<String> = all.iter().map(|entry| entry["id"].to_string()).collect();
         assert_eq!((ids.len(), all.len()), (1_200, 1_200), "{list}");
-    }
-}
-
-#[test]
-fn a_lock_can_be_released_and_acquired_whatever_others_put_into_its_other_keys() {
-    for key in &KEYS[2..] {
-        for limit in ["1", "2", SHARED] {
-            // Without the set of members no client is known to be one, until the lock expires.
-            if *key == HOLDERS && limit != "1" {
-                continue;
-            }
-            let redis = Redis::start();
-            take(&redis, "holder", limit);
-            let put = || {
-                redis.cli(&["DEL", key]);
-                redis.cli(&["SET", key, "theirs", "PX", "60000"]);
-            };
-            put();
-            release(&redis, "holder");
-            let left = redis.cli(&["EXISTS", "redlock:a"]);
-            assert_eq!(left, "0", "{key} {limit}: {}", redis.describe_key("a"));
-            // What belongs to no lock any more is removed with it; a queue isn't touched.
-            if ![QUEUE, WAITERS].contains(key) {
-                put();
-                take(&redis, "next", limit);
-            }
-        }
-    }
-}
-
-#[test]
-fn readers_get_in_at_once_when_the_last_of_600_members_with_a_limit_has_left() {
-    let redis = Redis::start();
-    members(&redis, 600, SHARED);
-    take(&redis, "limited", "5000");
-    release(&redis, "limited");
-    // Their slots would be restored 500 at a time, as after the loss of that key.
-    for reader in ["one", "two", "three"] {
-        take(&redis, reader, SHARED);
-    }
-}
-
-#[test]
-fn no_key_is_left_without_an_expiry_whatever_single_key_was_deleted() {
-    let redis = Redis::start();
-    let for_ever = "local kept = {}
-        for _, key in ipairs(redis.call('KEYS', '*')) do
-            if redis.call('PTTL', key) == -1 then kept[#kept + 1] = key end
-        end
-        return kept";
-    for deleted in KEYS {
-        for limit in ["1", "2", SHARED] {
-            for deed in ["release", "renew", "force", "thaw", "acquire"] {
-                redis.cli(&["FLUSHALL"]);
-                take(&redis, "holder", limit);
-                acquire(&redis, "first", "1", "poll");
-                redis.cli(&["DEL", deleted]);
-                match deed {
-                    "release" => release(&redis, "holder"),
-                    "renew" => drop(call(&redis, "renew", &["holder", "60000", "1"])),
-                    "force" => drop(call(&redis, "force", &["", WHO, "0", "0"])),
-                    "thaw" => {
-                        call(&redis, "freeze", &["60000", WHO]);
-                        call(&redis, "thaw", &[]);
-                    }
-                    _ => drop(acquire(&redis, "second", limit, "poll")),
-                }
-                let kept = redis.cli(&["EVAL", for_ever, "0"]);
-                assert_eq!(kept, "", "{deleted} {limit} {deed}");
-            }
-        }
     }
 }
