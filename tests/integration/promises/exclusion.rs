@@ -7,21 +7,17 @@ use crate::support::prelude::*;
 #[test]
 fn fifty_parallel_runs_never_overlap_and_their_fences_grow() {
     let redis = Redis::start();
-    // A directory can be made by one only.
-    let script = r#"mkdir "$HOME/inside" || echo OVERLAP; echo "$REDLOCK_FENCE" >>"$HOME/fences"; rmdir "$HOME/inside""#;
-    let runs: Vec<Running> = (0..50)
-        .map(|_| Running::start(&mut redis.run("-q REDLOCK_REDIS_TIMEOUT=60s a -- sh", script)))
+    let home = redis.dir.path();
+    let mut runs: Vec<Gated> = (0..50)
+        .map(|_| redis.redlock(words!("run -q REDLOCK_REDIS_TIMEOUT=60s a")))
+        .map(|run| Gated::labelled("", home, run))
         .collect();
+    runs.iter_mut().for_each(Gated::open);
     for run in runs {
-        run.finish().assert_silent().assert_printed(0, "");
+        run.finish().assert_silent().assert_code(0);
     }
-    let fences: Vec<u64> = fs::read_to_string(redis.dir.path().join("fences"))
-        .unwrap()
-        .lines()
-        .map(|line| line.parse().unwrap())
-        .collect();
-    assert_eq!(fences.len(), 50);
-    assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
+    assert_in_turn(home);
+    assert_eq!(turns(home).len(), 50);
     assert_eq!(redis.keys(), ["{redlock:a}:state"]);
 }
 

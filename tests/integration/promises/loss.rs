@@ -14,12 +14,13 @@ fn running(redis: &Redis, options: &str, script: &str) -> Running {
 /// Lease of a `STUBBORN` COMMAND. A busy machine has a third of a second to kill COMMAND before the lease ends.
 const LEASE: Duration = Duration::from_secs(12);
 
-/// A run of a `STUBBORN` COMMAND, at its `ready` line.
-fn stubborn(redis: &Redis, url: &str) -> Running {
+/// A run of a `STUBBORN` COMMAND, at its `ready` line, and the pid of COMMAND; `before` are the words before its own.
+fn stubborn(redis: &Redis, before: &[&str], url: &str) -> (Running, i32) {
     let words = words!("run --url {} --ttl 12s a -- perl -e", url, STUBBORN);
-    let mut run = Running::start(redis.redlock(words).arg(redis.dir.path().join("life")));
-    run.pid_after("ready");
-    run
+    let mut command = redis.redlock(&[before, words].concat());
+    let mut run = Running::start(command.arg(redis.dir.path().join("life")));
+    let pid = run.pid_after("ready");
+    (run, pid)
 }
 
 /// The end of the lease of "a" at the server.
@@ -68,34 +69,6 @@ fn a_lock_that_is_taken_away_stops_command_at_once_however_long_its_lease_is() {
 }
 
 #[test]
-fn a_lock_that_is_taken_away_after_a_renewal_stops_command_before_the_next_renewal() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    let proxy = Proxy::new(&redis);
-    let run = running(&redis, &format!("--url {} --ttl 30s", proxy.url()), IDLE);
-    let renewals = || proxy.answered("renew") + proxy.answered("prolong");
-    wait_until("it is renewed for the second time", || renewals() == 2);
-    redis.cli(&["DEL", "redlock:a"]);
-    run.finish().assert_code(79);
-    assert_eq!(renewals(), 2, "{proxy:?}");
-}
-
-#[test]
-fn the_next_holder_is_named_and_left_alone() {
-    let redis = Redis::start();
-    let first = running(&redis, "--ttl 30s -k 200ms", IDLE);
-    // It hears of the loss only when there is another holder.
-    first.suspend();
-    redis.cli(&["DEL", "redlock:a"]);
-    let _second = running(&redis, "-k 200ms", IDLE);
-    let token = redis.cli(&["GET", "redlock:a"]);
-    first.resume();
-    first.finish_saying(79, "holds it now");
-    let left = redis.cli(&["GET", "redlock:a"]);
-    assert_eq!(left, token, "{}", redis.describe_key("a"));
-}
-
-#[test]
 fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
     let script = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done; echo done"#;
     // It is an error, so --quiet doesn't hide it; and the lock that somebody else has by then stays.
@@ -126,7 +99,7 @@ fn when_redis_dies_or_stalls_command_gets_sigterm_and_is_dead_before_the_lease_e
     let ways = [Redis::kill as Fail, |redis| redis.stall()];
     side_by_side(ways, |fail| {
         let mut redis = Redis::start();
-        let mut run = stubborn(&redis, &redis.url());
+        let (mut run, _) = stubborn(&redis, &[], &redis.url());
         // The expiry that Redis promised at the latest: from now on it can't be renewed.
         fail(&mut redis);
         let latest_expiry = now() + LEASE;
@@ -146,7 +119,7 @@ fn a_renewal_whose_answer_comes_late_gives_no_time_beyond_the_end_of_the_lease_a
         "renew" => Action::LoseRequest,
         _ => Action::Pass,
     });
-    let run = stubborn(&redis, &proxy.url());
+    let (run, _) = stubborn(&redis, &[], &proxy.url());
     wait_until("the lease is renewed", || proxy.answered("renew") == 1);
     let over = expiry(&redis);
     run.finish().assert_code(79);
@@ -174,10 +147,7 @@ fn a_lease_that_begins_with_a_late_answer_ends_within_the_ttl_of_its_question() 
                 Action::Pass
             }
         });
-        let (life, url) = (redis.dir.path().join("life"), proxy.url());
-        let inner = words!("run --url {} --ttl 12s a -- perl -e", &url, STUBBORN);
-        let mut run = Running::start(redis.redlock(&[outer, inner].concat()).arg(life));
-        run.pid_after("ready");
+        let (mut run, _) = stubborn(&redis, outer, &proxy.url());
         let over = asked.recv_timeout(TIMEOUT).unwrap() + LEASE;
         run.expect_line("TERM");
         run.finish().assert_code(79);
@@ -236,11 +206,7 @@ fn a_renewal_whose_answer_came_late_gives_the_command_of_a_stopped_redlock_no_mo
     let redis = Redis::start();
     load_scripts(&redis);
     let proxy = Proxy::once(&redis, "renew", 0, Action::StallReply(LATE));
-    let life = redis.dir.path().join("life");
-    let url = proxy.url();
-    let words = words!("run -u {} --ttl 12s a -- perl -e", &url, STUBBORN);
-    let mut run = Running::start(redis.redlock(words).arg(life));
-    let command = run.pid_after("ready");
+    let (run, command) = stubborn(&redis, &[], &proxy.url());
     // What follows the renewal; before that the watchdog has heard of it.
     wait_until("it is renewed", || proxy.count("check") > 0);
     run.suspend();
@@ -252,34 +218,29 @@ fn a_renewal_whose_answer_came_late_gives_the_command_of_a_stopped_redlock_no_mo
 }
 
 #[test]
-fn a_lock_that_is_taken_away_after_a_renewal_had_to_be_sent_anew_stops_command_at_once() {
-    let redis = Redis::start();
-    let run = running(&redis, "--ttl 18s -k 1s", IDLE);
-    wait_until("it is told of changes", || redis.trackers() > 0);
-    let before = redis.calls("eval");
-    redis.cli(&["SCRIPT", "FLUSH"]);
-    wait_until("it is renewed", || redis.calls("eval") > before);
-    let renewed = now();
-    wait_until("it is told of changes again", || redis.trackers() > 0);
-    redis.cli(&["DEL", "redlock:a"]);
-    run.finish().assert_code(79);
-    // The next renewal is due after 6 s.
-    let took = now().saturating_sub(renewed);
-    assert!(took < Duration::from_secs(5), "{took:?}");
-}
-
-#[test]
-fn a_lock_that_is_taken_away_while_its_holder_has_no_connection_stops_command_soon() {
-    let redis = Redis::start();
-    let run = running(&redis, "--ttl 60s -k 1s", IDLE);
-    wait_until("it is told of changes", || redis.trackers() > 0);
-    let broken = now();
-    redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-    redis.cli(&["DEL", "redlock:a"]);
-    run.finish().assert_code(79);
-    // The next renewal is due after 20 s.
-    let took = now().saturating_sub(broken);
-    assert!(took < Duration::from_secs(10), "{took:?}");
+fn a_lock_that_is_taken_away_after_a_renewal_or_a_lost_connection_stops_command_before_the_next_renewal()
+ {
+    type Lose = fn(&Redis);
+    let lose_connection: Lose = |redis| {
+        redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    };
+    let lose_scripts: Lose = |redis| {
+        let before = redis.calls("eval");
+        redis.cli(&["SCRIPT", "FLUSH"]);
+        wait_until("it is renewed", || redis.calls("eval") > before);
+        wait_until("it is told of changes again", || redis.trackers() > 0);
+    };
+    side_by_side([lose_connection, lose_scripts], |lose| {
+        let redis = Redis::start();
+        let run = running(&redis, "--ttl 30s -k 1s", IDLE);
+        wait_until("it is told of changes", || redis.trackers() > 0);
+        lose(&redis);
+        redis.cli(&["DEL", "redlock:a"]);
+        let lost = Instant::now();
+        run.finish().assert_code(79);
+        // The next renewal is due after 10 s.
+        assert_took_less(lost, Duration::from_secs(8));
+    });
 }
 
 #[test]
