@@ -14,28 +14,6 @@ fn id(redis: &Redis) -> String {
 }
 
 #[test]
-fn the_token_in_the_environment_in_a_file_or_on_standard_input_releases() {
-    let redis = Redis::start();
-    let file = redis.dir.path().join("token");
-    for words in [
-        words!("release a"),
-        words!("release a --token-file {}", file.to_str().unwrap()),
-        words!("release a --token-file -"),
-    ] {
-        let (_run, token) = held(&redis);
-        fs::write(&file, format!("{token}\n")).unwrap();
-        let mut release = redis.redlock(words);
-        if words.len() == 2 {
-            release.env("REDLOCK_TOKEN", token);
-        }
-        release.stdin(fs::File::open(&file).unwrap());
-        let end = Outcome::from(release.output().unwrap());
-        end.assert_code(0).assert_silent();
-        assert!(!redis.is_held("a"));
-    }
-}
-
-#[test]
 fn a_replica_that_hangs_holds_up_no_release_where_none_takes_over() {
     let redis = Redis::start();
     let port = redis.port.to_string();
@@ -70,20 +48,6 @@ fn a_wrong_token_or_none_changes_nothing_names_the_holder_and_offers_stop_before
     assert!(!other.stderr.contains("redlock stop"), "{other:?}");
     other.assert_says("--force");
     assert_eq!(redis.cli(&["GET", "redlock:a"]), token);
-}
-
-#[test]
-fn force_frees_a_holder_seen_by_its_id_but_no_newer_one() {
-    let redis = Redis::start();
-    let (first, _) = held(&redis);
-    let seen = id(&redis);
-    let force = format!("release --force --id {seen} a");
-    ends(&redis, &force).assert_said(0, "forced free; it was held by");
-    drop(first);
-    let (_second, token) = held(&redis);
-    ends(&redis, &force).assert_said(79, "nothing was changed");
-    assert_eq!(redis.cli(&["GET", "redlock:a"]), token);
-    ends(&redis, &format!("release --id {seen} a")).assert_said(64, "");
 }
 
 #[test]

@@ -17,17 +17,6 @@ fn pttl(redis: &Redis) -> i64 {
 const REPAIR: &str = "--ttl 6s -k 100ms REDLOCK_REPAIR_TTL=1";
 
 #[test]
-fn status_says_that_it_never_ends_and_what_helps() {
-    let redis = left_behind();
-    let table = ends(&redis, "status a").stdout;
-    assert_has(&table, &["no expiry", "REDLOCK_REPAIR_TTL=1"]);
-    // One that does end isn't called so.
-    redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
-    let table = ends(&redis, "status a").stdout;
-    assert!(!table.contains("no expiry"), "{table}");
-}
-
-#[test]
 fn without_repair_ttl_it_is_waited_for_and_never_touched() {
     let redis = left_behind();
     for (line, says) in [
@@ -78,20 +67,6 @@ fn a_run_that_does_not_wait_repairs_it_and_gives_up() {
 }
 
 #[test]
-fn waiters_that_were_there_before_get_it_in_their_order() {
-    let redis = left_behind();
-    let script = r#"echo first >>"$HOME/order""#;
-    let first = queued(&redis, &["run", "-q", "a", "-c", script]);
-    let script = r#"echo second >>"$HOME/order""#;
-    let second = Running::start(&mut redis.run(&format!("{REPAIR} -q a"), script));
-    first.finish().assert_code(0);
-    second.finish().assert_code(0);
-    let order = std::fs::read_to_string(redis.dir.path().join("order")).unwrap();
-    assert_eq!(order, "first\nsecond\n");
-    assert_nothing_left(&redis);
-}
-
-#[test]
 fn a_client_that_lives_after_all_keeps_it_by_renewing() {
     let redis = left_behind();
     let mut waiter = Running::start(&mut redis.run(&format!("{REPAIR} -w 7s a"), "true"));
@@ -100,28 +75,4 @@ fn a_client_that_lives_after_all_keeps_it_by_renewing() {
     redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
     waiter.finish().assert_code(75);
     assert!(pttl(&redis) > 50_000, "{}", redis.describe_key("a"));
-}
-
-#[test]
-fn a_lock_with_an_expiry_is_left_alone_whoever_holds_it() {
-    let redis = Redis::start();
-    redis.cli(&["SET", "redlock:a", "alive", "PX", "60000"]);
-    let no_wait = |name: &str| ends(&redis, &format!("run {REPAIR} -n {name} -- true"));
-    let end = no_wait("a");
-    assert!(!end.assert_code(75).stderr.contains("no expiry"), "{end:?}");
-    assert!(pttl(&redis) > 50_000);
-    redis.cli(&["DEL", "redlock:a"]);
-    for mode in [&[][..], &["--shared"]] {
-        let holder = Gated::start(&redis, &[mode, &["--ttl", "1m", "a"]].concat()).ready();
-        no_wait("a").assert_code(75);
-        assert!(pttl(&redis) > 50_000, "{}", redis.describe_key("a"));
-        holder.end();
-    }
-    ends(&redis, "freeze a --reason x").assert_code(0);
-    no_wait("a").assert_said(75, "is frozen");
-    assert!(pttl(&redis) > 60_000);
-    // Nor is what isn't a lock.
-    redis.cli(&["HSET", "redlock:b", "field", "theirs"]);
-    no_wait("b").assert_code(78);
-    assert_eq!(redis.cli(&["PTTL", "redlock:b"]), "-1");
 }
