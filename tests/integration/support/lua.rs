@@ -2,9 +2,8 @@
 //! tests call them.
 
 use std::fs;
-use std::path::Path;
 
-use crate::support::Redis;
+use crate::support::{Redis, assert_has};
 
 #[path = "../../../build/join.rs"]
 pub mod join;
@@ -32,72 +31,44 @@ fn joined(files: &[(&str, &str)]) -> Result<String, String> {
 }
 
 #[test]
-fn what_is_included_twice_is_there_once_where_it_is_named_first_and_comments_are_dropped() {
+fn a_script_has_each_include_and_each_constant_once_where_it_is_named_first_and_no_comments() {
     let files = [
         (
             "a.lua",
-            "-- a: adds\n-- @include b\n-- @include c\n  return b + c -- 3\n",
+            "-- a: adds\n-- @constant C, B of d\n-- @include b\n-- @include c\n  return b + c -- 3\n",
         ),
         ("lib/b.lua", "-- One.\n-- @include c\nlocal b = c - 1\n\n"),
         ("lib/c.lua", "local c, dashes = 2, '--'\n"),
+        (
+            "lib/d.lua",
+            "local B, D = 1, 2\nlocal B = 2 ^ 3 -- eight\nlocal C = 4\n",
+        ),
     ];
-    let expected = "local c, dashes = 2, '--'\nlocal b = c - 1\nreturn b + c\n";
-    assert_eq!(joined(&files).unwrap(), expected);
+    let expected = [
+        "local C = 4",
+        "local B = 2 ^ 3",
+        "local c, dashes = 2, '--'",
+        "local b = c - 1",
+        "return b + c",
+    ];
+    assert_eq!(joined(&files).unwrap(), expected.join("\n") + "\n");
 }
 
 #[test]
-fn an_include_that_is_missing_or_leads_back_to_itself_fails_the_build_and_is_named() {
-    let missing = joined(&[("a.lua", "-- @include b\n")]).unwrap_err();
-    assert!(
-        missing.contains("a.lua") && missing.contains("lib/b.lua"),
-        "{missing}"
-    );
-    let circular = [
-        ("a.lua", "-- @include b\n"),
-        ("lib/b.lua", "-- @include c\n"),
-        ("lib/c.lua", "-- @include b\n"),
-    ];
-    let circular = joined(&circular).unwrap_err();
-    assert!(
-        circular.contains("lib/c.lua: b includes itself"),
-        "{circular}"
-    );
-    let long = joined(&[("a.lua", "--[[ not\na line ]]\n")]).unwrap_err();
-    assert!(long.contains("a comment is a line here"), "{long}");
-}
-
-#[test]
-fn a_constant_is_defined_before_its_file_is_included_and_one_that_is_missing_fails_the_build() {
-    let files = |constants: &'static str| {
-        let a: &str = format!("-- @constant {constants}\nreturn B\n").leak();
-        [
-            ("a.lua", a),
-            (
-                "lib/b.lua",
-                "local B, D = 1, 2\nlocal B = 2 ^ 3 -- eight\nlocal C = 4\n",
-            ),
-        ]
-    };
-    let expected = "local C = 4\nlocal B = 2 ^ 3\nreturn B\n";
-    assert_eq!(joined(&files("C, B of b")).unwrap(), expected);
-    for (constants, part) in [
-        ("E of b", "no E"),
-        ("B of x", "lib/x.lua"),
-        ("B", "which file"),
+fn an_include_or_a_constant_that_is_missing_or_leads_back_to_itself_fails_the_build_and_is_named() {
+    for (a, parts) in [
+        ("-- @include x\n", &["a.lua: includes", "lib/x.lua"][..]),
+        ("-- @include b\n", &["lib/c.lua: b includes itself"]),
+        ("--[[ not\na line ]]\n", &["a comment is a line here"]),
+        ("-- @constant E of b\n", &["no E"]),
+        ("-- @constant B of x\n", &["lib/x.lua"]),
+        ("-- @constant B\n", &["which file"]),
     ] {
-        let error = joined(&files(constants)).unwrap_err();
-        assert!(error.contains(part), "{error}");
-    }
-}
-
-#[test]
-fn every_script_is_what_its_files_are_joined_to() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/protocol");
-    for (name, source) in SCRIPTS {
-        assert_eq!(join::join(&directory, name).unwrap(), source, "{name}");
-        assert!(
-            !source.contains("@include") && !source.contains("@constant"),
-            "{name}"
-        );
+        let files = [
+            ("a.lua", a),
+            ("lib/b.lua", "-- @include c\nlocal B = 1\n"),
+            ("lib/c.lua", "-- @include b\n"),
+        ];
+        assert_has(&joined(&files).unwrap_err(), parts);
     }
 }

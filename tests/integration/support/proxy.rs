@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::support::lua::{self, SCRIPTS};
+use crate::support::lua::SCRIPTS;
 use crate::support::{Redis, TIMEOUT, await_some, wait_until};
 
 /// What a client asks.
@@ -701,29 +701,6 @@ fn operation(words: &[Vec<u8>]) -> String {
         _ => "heartbeat",
     }
     .to_owned()
-}
-
-#[test]
-fn values_are_distinguished_and_operations_are_named() {
-    let push = b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n\r\n\r\n+OK\r\n";
-    assert_eq!(length(push), Some(push.len() - 5));
-    assert_eq!(length(&push[..20]), None);
-    assert!(is_message(push));
-    assert_eq!(
-        length(b"*3\r\n:0\r\n$-1\r\n%1\r\n+a\r\n_\r\n:1\r\n"),
-        Some(24)
-    );
-    let hello = words(b"*2\r\n$5\r\nhello\r\n$1\r\n3\r\n");
-    assert_eq!(operation(&hello), "HELLO");
-    let call = |place: &str, ticket: &str| {
-        let source = lua::source("acquire");
-        let mut words: Vec<Vec<u8>> = vec!["EVAL".into(), source.into(), "1".into(), "K".into()];
-        words.extend(["1", "2", "3", "4", "5", "6", "7", place, ticket].map(Vec::from));
-        operation(&words)
-    };
-    assert_eq!(call("", ""), "acquire");
-    assert_eq!(call("listen", ""), "enqueue");
-    assert_eq!(call("poll", "7"), "heartbeat");
 }
 
 #[test]

@@ -549,10 +549,7 @@ impl Exchange {
         let text = |port: u16| format!("\n{port}\r");
         let ports = ports.into_iter();
         let texts = ports.map(|(server, proxy)| (text(server), text(proxy)));
-        Self::of(sentinel, texts.collect())
-    }
-
-    fn of(sentinel: &Sentinel, texts: Vec<(String, String)>) -> Self {
+        let texts: Vec<(String, String)> = texts.collect();
         let exchange = move |answer: &mut Vec<u8>| {
             // A list of lists are the replicas.
             let is_of_replicas = answer.windows(3).find(|part| part.starts_with(b"\r\n"));
