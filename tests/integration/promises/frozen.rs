@@ -142,20 +142,6 @@ fn freezing_one_lock_leaves_others_alone_and_several_are_taken_when_all_are_thaw
 }
 
 #[test]
-fn patience_ends_while_a_lock_is_frozen_and_so_does_a_signal() {
-    let redis = Redis::start();
-    freeze(&redis, "-q").assert_code(0);
-    ends(&redis, "run -w 200ms a -- true").assert_said(75, "release-night");
-    let end = ends(&redis, "run -n -E 0 -q a -- true");
-    end.assert_code(0).assert_silent();
-    let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
-    waiter.signal(Signal::SIGINT);
-    waiter.finish().assert_code(130);
-    assert_eq!(redis.queue("a"), [0; 0]);
-    assert_eq!(redis.cli(&["GET", "redlock:a"]), "redlock:frozen");
-}
-
-#[test]
 fn runs_that_ignore_a_freeze_go_in_one_at_a_time_ahead_of_all_that_it_keeps_out() {
     let redis = Redis::left_empty();
     let ignoring = |words: &str| ends(&redis, &format!("run --ignore-freeze -n a {words}"));
