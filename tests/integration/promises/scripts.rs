@@ -17,11 +17,6 @@ fn sh(redis: &Redis, text: &str) -> Outcome {
     outcome(&mut shell(redis, "sh", text))
 }
 
-/// How long the lock "a" lasts, in milliseconds.
-fn left(redis: &Redis) -> i64 {
-    redis.cli(&["PTTL", "redlock:a"]).parse().unwrap()
-}
-
 #[test]
 fn the_output_of_acquire_serves_later_steps_in_every_shell_and_is_quoted_for_every_value() {
     let name = r#"a'b"c`touch${IFS}hacked`$(touch${IFS}hacked)\"#;
@@ -129,7 +124,7 @@ fn over_a_long_line_extend_lasts_as_long_as_was_asked_for_from_its_end_on() {
     let extend = format!("redlock -u {} extend --for 5m", proxy.url());
     let script = format!(r#"eval "$(redlock acquire a)" && REDLOCK_REDIS_TIMEOUT=50s {extend}"#);
     sh(&redis, &script).assert_code(0).assert_silent();
-    let left = left(&redis);
+    let left: i64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     assert!((300_000..=310_000).contains(&left), "{left}");
 }
 
