@@ -113,30 +113,28 @@ impl Redis {
     pub fn cli(&self, command: &[&str]) -> String {
         // What asks in a loop leaves the processor to what it waits for.
         std::thread::sleep(Duration::from_millis(1));
-        let exchange = || {
-            let mut stream = UnixStream::connect(self.socket())?;
-            stream.write_all(&packed(&known_rules(command)))?;
-            redis::Parser::new().parse_value(&mut stream)
-        };
-        exchange().map_or_else(
-            |_: redis::RedisError| String::new(),
+        let answer = self.exchange(&[&known_rules(command)]);
+        answer.map_or_else(
+            |_| String::new(),
             |answer| printed(&answer).trim_end().to_owned(),
         )
+    }
+
+    /// Sends commands over one connection. Returns the answer to the last one.
+    fn exchange(&self, commands: &[&[&str]]) -> redis::RedisResult<redis::Value> {
+        let mut stream = UnixStream::connect(self.socket())?;
+        let bytes: Vec<u8> = commands.iter().copied().flat_map(packed).collect();
+        stream.write_all(&bytes)?;
+        let mut parser = redis::Parser::new();
+        let mut answers = commands.iter().map(|_| parser.parse_value(&mut stream));
+        answers.try_fold(redis::Value::Nil, |_, answer| answer)
     }
 
     /// Whether so many replicas have what it passes on now. It counts a replica, and passes anything on to it, only after it
     /// has noticed that the replica has all the data, a while after the replica itself.
     pub fn is_followed_by(&self, replicas: u32) -> bool {
-        let mut bytes = packed(&["PUBLISH", "anything", ""]);
-        bytes.extend(packed(&["WAIT", &replicas.to_string(), "100"]));
-        let exchange = || {
-            let mut stream = UnixStream::connect(self.socket())?;
-            stream.write_all(&bytes)?;
-            let mut parser = redis::Parser::new();
-            parser.parse_value(&mut stream)?;
-            parser.parse_value(&mut stream)
-        };
-        let confirmed: Result<_, redis::RedisError> = exchange();
+        let publish = &["PUBLISH", "anything", ""][..];
+        let confirmed = self.exchange(&[publish, &["WAIT", &replicas.to_string(), "100"]]);
         matches!(confirmed, Ok(redis::Value::Int(number)) if number >= replicas.into())
     }
 
