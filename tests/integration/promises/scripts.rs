@@ -258,7 +258,7 @@ fn a_script_whose_acquire_is_killed_while_it_connects_or_waits_ends_there() {
         (redis.url(), Signal::SIGHUP),
         (redis.url(), Signal::SIGINT),
         (redis.url(), Signal::SIGTERM),
-        // One that doesn't answer, and one that doesn't even accept.
+        // A server that doesn't answer, and a server that doesn't even accept.
         (silent.url(), Signal::SIGTERM),
         (deaf.url(), Signal::SIGTERM),
     ] {

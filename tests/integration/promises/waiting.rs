@@ -239,14 +239,14 @@ fn a_waiter_says_what_to_expect_if_it_may_read_the_history_and_how_long_it_took(
     let end = second.finish();
     assert!(!end.assert_code(0).stdout.contains("got "), "{end:?}");
     silent.finish().assert_printed(0, "");
-    // One that may not read it waits as well.
+    // A waiter that may not read it waits as well.
     let holder = Gated::start(&redis, &["a"]).ready();
     redis.cli(&["ACL", "SETUSER", "default", "-lrange"]);
-    let mut waiter = heard(&redis, "run a -- true");
-    let line = waiter.line();
+    let mut third = heard(&redis, "run a -- true");
+    let line = third.line();
     assert!(line.starts_with("redlock: waiting for \"a\""), "{line}");
     assert!(!line.contains("usual"), "{line}");
     redis.cli(&["ACL", "SETUSER", "default", "+lrange"]);
     holder.end();
-    waiter.finish().assert_code(0);
+    third.finish().assert_code(0);
 }
