@@ -106,14 +106,19 @@ fn on_a_terminal_the_line_is_erased_when_the_wait_ends_in_vain() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
     let tmux = Tmux::with_size(&redis, 120, 12);
-    for (run, left) in [
-        ("redlock run -w 3s a", "redlock: gave up waiting: "),
-        ("timeout --foreground 3 redlock run a", "$"),
-    ] {
-        tmux.type_line(&format!("clear; {run} -- true"));
+    let remove = || {
+        let locks = json(&redis, "status --json a");
+        let id = locks[0]["waiters"][0]["id"].as_str().unwrap();
+        ends(&redis, &format!("release --force --id {id} a")).assert_code(0);
+    };
+    let terminate = || send(redis.queue("a")[0], libc::SIGTERM);
+    let ways: [(&dyn Fn(), &str); 2] = [(&remove, "redlock: "), (&terminate, "Terminated")];
+    for (end_wait, left) in ways {
+        tmux.type_line("clear; redlock run a -- true");
         tmux.wait_until("the line", |screen| {
             screen.starts_with("redlock: waiting for")
         });
+        end_wait();
         tmux.wait_until("the prompt", |screen| screen.trim_end().ends_with('$'));
         let screen = tmux.screen();
         assert!(screen.starts_with(left), "{screen}");
