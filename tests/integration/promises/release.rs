@@ -35,12 +35,9 @@ fn a_wrong_token_or_none_changes_nothing_names_the_holder_and_offers_stop_before
     let whose = format!("(pid {})", run.pid());
     let mut release = redis.redlock(&["release", "a"]);
     outcome(release.env("REDLOCK_TOKEN", "wrong")).assert_said(79, &whose);
-    ends(&redis, "release a").assert_said(79, &whose);
     let by_id = format!("--force --id {}", id(&redis));
-    let text = ends(&redis, "release a")
-        .assert_said(79, &by_id)
-        .stderr
-        .clone();
+    let end = ends(&redis, "release a");
+    let text = &end.assert_said(79, &whose).assert_says(&by_id).stderr;
     let stop = text.find("redlock stop a");
     assert!(stop.is_some() && stop < text.find("--force"), "{text}");
     redis.cli(&["SET", "redlock:b", "theirs"]);
