@@ -8,6 +8,8 @@ pub const WAITED_MS: &str = "REDLOCK_WAITED_MS";
 /// All that the job holds, what the runs around this one hold included: `NAME=TOKEN …`, or `NAME~TOKEN` for what was
 /// reentered and isn't the job's own to release.
 pub const HELD: &str = "REDLOCK_HELD";
+/// The ids of the guards whose work the job is.
+pub const GUARD: &str = "REDLOCK_GUARD";
 
 /// What has happened, for a hook. Whatever runs in one has it, and calls none.
 pub const EVENT: &str = "REDLOCK_EVENT";
@@ -23,4 +25,4 @@ pub const JSON: &str = "REDLOCK_JSON";
 pub const OF_HOOK: [&str; 6] = [EVENT, RAN_MS, STATUS, BY, COMMAND, JSON];
 
 /// All that a job may find of ours. What a run around this one has set doesn't count.
-pub const VARIABLES: [&str; 6] = [NAME, TOKEN, FENCE, SLOT, WAITED_MS, HELD];
+pub const VARIABLES: [&str; 7] = [NAME, TOKEN, FENCE, SLOT, WAITED_MS, HELD, GUARD];

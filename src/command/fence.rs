@@ -16,7 +16,7 @@ use super::usage::refuse;
 use crate::cli;
 use crate::config::BadConfig;
 use crate::decide::exit::Exit;
-use crate::supervise::environment;
+use crate::variables::FENCE;
 
 /// Number of tries to lock FILE, and the pause between two of them: ten seconds together. Each process holds the lock for
 /// two writes to the disk, so that only a process that has nothing to do with fences, or whose disk hangs, holds it that long.
@@ -77,7 +77,7 @@ fn write(file: &File, ours: u64, seen: u64) -> io::Result<()> {
 }
 
 fn from_environment() -> Result<u64> {
-    let text = environment::fence();
+    let text = std::env::var(FENCE).unwrap_or_default();
     let why = match text.parse() {
         Ok(number) => return Ok(number),
         Err(_) if text.is_empty() => "no fencing token: $REDLOCK_FENCE is not set".to_owned(),

@@ -21,7 +21,8 @@ use crate::redis::error::{Error, ErrorKind};
 pub struct Guard {
     /// The hold, by its token.
     claim: Claim,
-    id: String,
+    /// By this an environment shows that it is of the guard's work.
+    pub id: String,
     who: Vec<u8>,
     /// The work hasn't ended when it was killed: its hold must last, even if the hold's run is over.
     insists: bool,

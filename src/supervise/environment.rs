@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::protocol::{Name, Token};
-use crate::variables::{FENCE, HELD, JSON, NAME, TOKEN};
+use crate::variables::{GUARD, HELD, JSON, NAME, TOKEN};
 
 /// Variables for what works under the locks.
 pub type Environment = Vec<(&'static str, OsString)>;
@@ -75,11 +75,6 @@ pub fn token_of(name: &Name, of_run: &[&str]) -> Option<Token> {
     }
 }
 
-/// The fence of the run that we are in, as it is there; empty where there is none.
-pub fn fence() -> String {
-    std::env::var(FENCE).unwrap_or_default()
-}
-
 /// Returns what the runs around this one hold.
 pub fn inherited() -> Vec<JobHold> {
     let held = std::env::var_os(HELD).unwrap_or_default();
@@ -92,19 +87,22 @@ pub fn is_reentered(name: &Name, token: &Token) -> bool {
     held.any(|hold| hold.is_reentered && hold.is_of(name, token))
 }
 
-/// Returns what the environment of a process, as `NAME=value` texts that end with a zero byte, says about the holds with
-/// these ids.
+/// Returns what the environment of a process, as `NAME=value` texts that end with a zero byte, says about the holds and
+/// guards with these ids.
 pub fn origin_of(environment: &[u8], ids: &[String]) -> Origin {
-    let mut variables = environment.split(|&byte| byte == 0);
-    let held = variables.find_map(|variable| {
-        let value = variable.strip_prefix(HELD.as_bytes())?;
-        value.strip_prefix(b"=")
-    });
-    let held = read_held(held.unwrap_or_default());
-    if held.is_empty() {
-        Origin::Unsaid
-    } else if held.iter().any(|hold| ids.contains(&hold.token.id())) {
+    let variable = |name: &str| {
+        let mut variables = environment.split(|&byte| byte == 0);
+        let value =
+            variables.find_map(|text| text.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+        value.unwrap_or_default()
+    };
+    let mut guards = variable(GUARD).split(|&byte| byte == b' ');
+    let has_guard = guards.any(|guard| ids.iter().any(|id| id.as_bytes() == guard));
+    let held = read_held(variable(HELD));
+    if has_guard || held.iter().any(|hold| ids.contains(&hold.token.id())) {
         Origin::Ours
+    } else if held.is_empty() {
+        Origin::Unsaid
     } else {
         Origin::OfOthers
     }

@@ -14,7 +14,7 @@ use crate::protocol::{Claim, Client, Error, Guard, Incoming, Name, Push, Who};
 use crate::supervise::child::Child;
 use crate::supervise::renewer::{Completed, RenewalTask, Renewer};
 use crate::supervise::watchdog::Watchdog;
-use crate::variables::{FENCE, HELD, NAME, SLOT, TOKEN, WAITED_MS};
+use crate::variables::{FENCE, GUARD, HELD, NAME, SLOT, TOKEN, WAITED_MS};
 
 /// Each step of a task that is carried out without a thread of its own may take this part of the time until the work
 /// has to be dead: for connecting and for two answers, and once more for each.
@@ -81,11 +81,14 @@ impl HeldLocks {
         self.renewals.add_grant(lasting);
     }
 
-    /// Returns the ids of these locks, by which an environment shows that it is of their work. The work of an outer run has
-    /// the ids of its locks, too.
+    /// Returns the ids of these locks and guards, by which an environment shows that it is of their work. The work of an
+    /// outer run has the ids of its locks, too.
     pub fn ids(&self) -> Vec<String> {
-        let own = self.all.iter().filter(|hold| !hold.reentrant);
-        own.map(|hold| hold.claim.id()).collect()
+        let id = |hold: &HeldLock| match &hold.guard {
+            Some(guard) => Some(guard.id.clone()),
+            None => (!hold.reentrant).then(|| hold.claim.id()),
+        };
+        self.all.iter().filter_map(id).collect()
     }
 
     /// Returns the variables for a job of this client: of several locks lists, in the order of the `names`. `inherited`: the
@@ -128,6 +131,11 @@ impl HeldLocks {
             (WAITED_MS, self.waited_ms().to_string().into()),
             (HELD, held.join(OsStr::new(" "))),
         ];
+        let guards = self.all.iter().filter_map(|hold| hold.guard.as_ref());
+        let guards: Vec<&str> = guards.map(|guard| &*guard.id).collect();
+        if !guards.is_empty() {
+            environment.push((GUARD, guards.join(" ").into()));
+        }
         if slots {
             environment.push((SLOT, of_each(&|hold| hold.slot.to_string().into())));
         }

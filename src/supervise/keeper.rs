@@ -250,11 +250,6 @@ impl Target {
         self.descendants.iter().chain(&self.suspects)
     }
 
-    /// Whether there is something whose end no descriptor tells.
-    fn has_others(&self) -> bool {
-        self.others().any(|other| other.descriptor.is_none())
-    }
-
     /// Descriptors that become readable with its end, and with that of what was found of its tree.
     fn ends(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
         let first = (!self.process.has_ended()).then_some(&self.process);
@@ -420,7 +415,9 @@ impl<'a> Executor<'a> for Keeper<'a> {
     }
 
     fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> Step {
-        let looks = !self.has_looked || self.target.has_others();
+        // The end of some is told by no descriptor.
+        let has_none = |other: &Descendant| other.descriptor.is_none();
+        let looks = !self.has_looked || self.target.others().any(has_none);
         let looks_at = looks.then(|| now() + LOOK_AT_REST_EVERY);
         let due = due.into_iter().chain(looks_at).min();
         needed(self.watch.sleep(due, timer, self.target.ends()))?;

@@ -154,10 +154,8 @@ impl Tree {
     pub fn has_only_earlier_children(&self) -> bool {
         let children = children(self.root, self.is_ours);
         // Where none is found they couldn't be read.
-        !children.is_empty()
-            && !children
-                .iter()
-                .any(|&child| self.is_member(self.root, child))
+        let mut members = children.iter();
+        !children.is_empty() && !members.any(|&child| self.is_member(self.root, child))
     }
 
     /// A child of ours was reaped: its number may be another's from now on.

@@ -234,7 +234,8 @@ impl Watch {
         // COMMAND is killed by that without a look at what may keep us waiting: its number, /proc. That shows another process
         // once COMMAND was reaped, and nothing of a setuid one where it hides those of others.
         let command = ProcessFd::of(self.child.pid.as_raw()).ok().flatten();
-        let command = command.filter(|_| self.shown().is_none_or(|is_command| is_command));
+        let may_be = !self.child.reaped && self.shown().is_none_or(|is_command| is_command);
+        let command = command.filter(|_| may_be);
         loop {
             match self.listen(pipe) {
                 None => {}
@@ -326,15 +327,10 @@ impl Watch {
 
     /// Kills what a killed redlock has left. Its orphans have other parents now.
     fn kill_orphans(mut self, command: Option<&ProcessFd>) {
+        self.kill_command(command);
         let until = now() + GIVE_UP_AFTER;
         let mut pause = Duration::from_millis(1);
-        loop {
-            let killed = self.child.kill_orphans();
-            // Not before that, as its children are its own until it ends. Where /proc hides it, it isn't among them.
-            self.kill_command(command);
-            if killed == 0 || now() >= until {
-                return;
-            }
+        while self.child.kill_orphans() > 0 && now() < until {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LOOK);
         }

@@ -374,9 +374,15 @@ fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews_ho
 fn a_guard_that_was_killed_takes_its_work_along_and_delays_the_next_holder_for_a_lease_at_most() {
     let redis = Redis::start();
     let holder = Holder::start(&redis, &["--ttl", "6s", "a"]);
-    let mut guard = holder.guard(&redis, &[], "echo $$; exec sleep 60");
+    // Part of it has a session of its own, and no parent; it begins when the watchdog has looked for the last time.
+    let mut gate = Gate::new(&redis);
+    let script = r#"read go <"$HOME/gate"; setsid sh -c 'echo $$; exec sleep 100' & sleep 100"#;
+    let mut guard = holder.guard(&redis, &[], script);
+    let watchdog = await_watchdog(guard.pid());
+    gate.open();
     let pid: i32 = guard.line().parse().unwrap();
     guard.kill();
+    wait_until("the watchdog ends", || !is_alive(watchdog));
     wait_until("the work is dead", || !is_alive(pid));
     let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
     Holder::let_end(&redis);
