@@ -73,7 +73,7 @@ pub(super) fn masked(text: Option<&str>) -> Option<String> {
     let text = text?;
     let masked = privacy::masked(beginning(text, LOOKED_AT));
     if text.len() <= LOOKED_AT {
-        return Some(masked.into_owned());
+        return Some(masked);
     }
     // The last word may be the beginning of a secret, by which it can't be known.
     let end = masked.rfind(char::is_whitespace).unwrap_or(0);
@@ -113,7 +113,7 @@ pub(super) fn shortened<'a>(command: impl Iterator<Item = Cow<'a, str>>) -> Vec<
             break;
         }
         room -= masked.len();
-        words.push(masked.into_owned());
+        words.push(masked);
     }
     words
 }

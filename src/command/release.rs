@@ -48,13 +48,14 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
 /// Releases a lock by its token. Returns false, after a message, if this job didn't hold it any more.
 fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<bool> {
     let (name, patience) = (claim.lock().name(), client.longest(1));
+    let verbosity = settings.verbosity;
     let (released, _) =
         claim.release_or_retry(client, &ReleaseMode::ByJob, patience, None, || {})?;
     client.refuse_replica()?;
     let trouble = match released {
         Released::Kept { left, for_guards } => {
             if for_guards {
-                settings.verbosity.info(format_args!(
+                verbosity.info(format_args!(
                     "lock \"{name}\" is kept until its guards have ended, for at most {}",
                     report::format_duration(left)
                 ));
@@ -62,9 +63,7 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
             return Ok(true);
         }
         Released::Now => {
-            settings
-                .verbosity
-                .verbose(format_args!("released lock \"{name}\""));
+            verbosity.verbose(format_args!("released lock \"{name}\""));
             return Ok(true);
         }
         Released::Before => format!("lock \"{name}\" was already released"),

@@ -296,9 +296,8 @@ fn lost_first(
 /// Those of these holds that still have the lock while their commands run.
 fn still_held<'a>(found: &'a Inspected, asked: &[&Hold]) -> impl Iterator<Item = &'a Hold> {
     let holds = found.holds().iter();
-    holds.filter(|hold| {
-        kept(hold) != Some(Kept::AtLeast) && asked.iter().any(|asked| asked.id == hold.id)
-    })
+    let is_asked = |hold: &&Hold| asked.iter().any(|asked| asked.id == hold.id);
+    holds.filter(move |hold| kept(hold) != Some(Kept::AtLeast) && is_asked(hold))
 }
 
 /// Delay after which a command that should have got SIGKILL is overdue.

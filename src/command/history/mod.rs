@@ -268,11 +268,9 @@ impl History<'_> {
         let is_output = path == Path::new("-");
         // A name of a lock, perhaps: a file of this name would be replaced.
         if !is_output && path.extension().is_none_or(|end| end != "svg") {
-            let line = format!(
-                "--svg {0}: the name of its FILE has to end in .svg, as in --svg {0}.svg",
-                path.display()
-            );
-            return refuse(Exit::Usage, line);
+            let path = path.display();
+            let line = "the name of its FILE has to end in .svg, as in --svg";
+            return refuse(Exit::Usage, format!("--svg {path}: {line} {path}.svg"));
         }
         let mut found = self.read(refuse_larger)?;
         let mut inspected = Vec::new();

@@ -230,10 +230,9 @@ fn missing_interpreter(program: &Path) -> String {
 
 /// Whether a shell would read the word as `NAME=value`.
 fn sets_variable(word: &Path) -> bool {
-    let mut parts = word.as_os_str().as_bytes().splitn(2, |&byte| byte == b'=');
-    let name = parts.next().unwrap_or_default();
-    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-    parts.next().is_some() && !name.is_empty() && name.iter().all(is_part)
+    let parts = word.to_str().and_then(|word| word.split_once('='));
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    parts.is_some_and(|(name, _)| !name.is_empty() && name.chars().all(is_part))
 }
 
 /// Whether nobody may execute a file.

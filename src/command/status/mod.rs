@@ -289,9 +289,8 @@ fn late_line(lock: &Inspected, most: Duration) -> Option<String> {
         return Some(format!("{name}: no success is known\n"));
     };
     let (ago, since) = (lock.since(at), LOCAL.moment(at));
-    let is_late = ago > most;
-    let ago = format_duration(ago);
-    is_late.then(|| format!("{name}: no success for {ago}, since {since}\n"))
+    let shown = format_duration(ago);
+    (ago > most).then(|| format!("{name}: no success for {shown}, since {since}\n"))
 }
 
 /// Returns the error for a file that can't be written.
