@@ -14,8 +14,7 @@ pub(in crate::command) fn masked(text: &str) -> String {
     let (mut copied, mut at) = (0, 0);
     while let Some(c) = text[at..].chars().next() {
         let name = length_of(&text[at..], is_name);
-        let mark = text[..at].chars().next_back().filter(|c| is_mark(*c));
-        match secret_in(&text[at..], name, mark) {
+        match secret_in(&text[at..], name, &text[..at]) {
             Some(secret) if name > 0 && !secret.is_empty() => {
                 safe = safe + &text[copied..at + secret.start] + MASK;
                 copied = at + secret.end;
@@ -65,22 +64,24 @@ pub(super) fn masked_url(url: &str) -> String {
     format!("{scheme}://{user}{sign}{place}{mask}")
 }
 
-/// Returns the secret that a text begins with, or that follows the name of this length with which it begins. The name is
-/// behind this quotation mark, if any.
-fn secret_in(text: &str, name: usize, mark: Option<char>) -> Option<Range<usize>> {
+/// Returns the secret that a text begins with, or that follows the name of this length with which it begins; with the text
+/// before that, which may have begun a quotation.
+fn secret_in(text: &str, name: usize, before: &str) -> Option<Range<usize>> {
     if let Some(length) = token_length(text) {
         return Some(0..length);
     }
     let (name, rest) = text.split_at(name);
     let next = rest.trim_start();
+    let is_open = |mark: &char| before.matches(*mark).count() % 2 == 1;
+    let outer = || ['"', '\''].into_iter().find(is_open);
     let (value, length) = if let Some(url) = rest.strip_prefix("://") {
         login(url, name)?
     } else if !is_secret(name) {
         return None;
     } else if let Some(value) = rest.strip_prefix('=') {
-        (value, value_length(value))
+        (value, value_length(value, outer()))
     } else if name.starts_with('-') && rest.starts_with(' ') && !next.starts_with('-') {
-        (next, value_length(next))
+        (next, value_length(next, outer()))
     } else {
         let field = rest.trim_start_matches(['\\', '"', '\'']);
         let value = field.trim_start().strip_prefix(':')?;
@@ -90,42 +91,41 @@ fn secret_in(text: &str, name: usize, mark: Option<char>) -> Option<Range<usize>
         let is_text = value.starts_with(' ') && lower != "auth";
         (is_field || is_header || is_text).then_some(())?;
         let value = value.trim_start();
-        if is_field || value.starts_with(is_mark) {
-            (value, value_length(value))
-        } else {
-            // As long as its line, or the quotation that it is in.
-            let end = value.find(|c| c == '\n' || Some(c) == mark);
-            (value, end.unwrap_or(value.len()))
-        }
+        // As long as its own quotation, its line, or the quotation that it is in.
+        let outer = outer();
+        let ends = |c: char| c == '\n' || Some(c) == outer;
+        let length = quotation(value).map_or_else(|| value.find(ends), |(_, end)| end);
+        (value, length.unwrap_or(value.len()))
     };
     let start = text.len() - value.len();
     Some(start..start + length)
 }
 
-/// Returns the length of the value that a text begins with: one word, with its quotations.
-fn value_length(text: &str) -> usize {
+/// Returns the length of the value that a text begins with: one word, with its quotations; in an `outer` one, if any.
+fn value_length(text: &str, outer: Option<char>) -> usize {
     let ends = |c: &char| c.is_whitespace() || ";|&()<>`".contains(*c);
     let mut at = 0;
     while let Some(c) = text[at..].chars().next().filter(|c| !ends(c)) {
-        let rest = &text[at..];
-        let mut marks = ["\\\"", "\"", "'"].into_iter();
-        let mark = marks.find(|mark| rest.starts_with(mark));
-        let closes = |mark: &str, end: usize| mark != "\"" || !rest[..=end].ends_with('\\');
-        let end = |mark: &str| {
-            let mut ends = rest[mark.len()..].match_indices(mark);
-            ends.find_map(|(end, _)| closes(mark, end).then_some(end))
-        };
-        at += match mark.map(|mark| (mark.len(), end(mark))) {
-            None if c == '\\' => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
-            None => c.len_utf8(),
-            Some((mark, Some(length))) => length + 2 * mark,
+        at += match quotation(&text[at..]) {
+            Some(_) if at > 0 && Some(c) == outer => return at,
+            Some((_, Some(end))) => end,
             // The text is cut.
-            Some((_, None)) if at == 0 => rest.len(),
-            // The end of the quotation that the name is in.
-            Some((_, None)) => return at,
+            Some((_, None)) => text.len() - at,
+            None if c == '\\' => 1 + text[at + 1..].chars().next().map_or(0, char::len_utf8),
+            None => c.len_utf8(),
         };
     }
     at
+}
+
+/// Returns the mark of the quotation that a text begins with, if it does, and the length of that, if it ends.
+fn quotation(text: &str) -> Option<(&str, Option<usize>)> {
+    let mut marks = ["\\\"", "\"", "'"].into_iter();
+    let mark = marks.find(|mark| text.starts_with(mark))?;
+    // In double quotation marks, a backslash takes the meaning of the next one.
+    let closes = |end: &usize| mark != "\"" || !text[..=*end].ends_with('\\');
+    let mut ends = text[mark.len()..].match_indices(mark).map(|(end, _)| end);
+    Some((mark, ends.find(closes).map(|end| end + 2 * mark.len())))
 }
 
 /// Returns the rest of a URL from its password on, or from its user if that may be a token, and the length of either.
@@ -256,8 +256,8 @@ mod tests {
             a|--url=redis://u:s/3@h:1 → a|--url=redis://u:***@h:1
             curl|https://h/?token=s3&x=1 → curl|https://h/?token=***&x=1
             curl|-HAuthorization: Bearer s3 → curl|-HAuthorization: ***
-            curl|-d|{"password": "s3 x", "a": 1} → curl|-d|{"password": *** "a": 1}
-            curl|-d|{"password": "s\"3 x", "a": 1} → curl|-d|{"password": *** "a": 1}
+            curl|-d|{"password": "s3 x", "a": 1} → curl|-d|{"password": ***, "a": 1}
+            curl|-d|{"password": "s\"3 x", "a": 1} → curl|-d|{"password": ***, "a": 1}
             sh|-c|a --token s3 b → sh|-c|a --token *** b
             sh|-c|a --token --password s3 → sh|-c|a --token --password ***
             bash|-lc|TOKEN=s3; a b → bash|-lc|TOKEN=***
@@ -267,7 +267,7 @@ mod tests {
             curl|-HX-Api-Key:s3 → curl|-HX-Api-Key:***
             curl|-HX-Api-Key: a'b s3 → curl|-HX-Api-Key: ***
             curl|-d|{"private_key":"s3 cut → curl|-d|{"private_key":***
-            curl|-d|{"secretKey" : "s3"} → curl|-d|{"secretKey" : ***
+            curl|-d|{"secretKey" : "s3"} → curl|-d|{"secretKey" : ***}
         "#;
         assert_masked(rows, |line| shown(&line.split('|').collect::<Vec<_>>()));
     }
@@ -287,8 +287,8 @@ mod tests {
             curl -H 'authorization:Bearer s3' h → curl -H 'authorization:***' h
             curl -H 'X-Api-Key: s3 4' h → curl -H 'X-Api-Key: ***' h
             curl -H "Authorization: Bearer $T" h -d "e=p" → curl -H "Authorization: ***" h -d "e=p"
-            curl -d "{\"token\":\"s3\"}" h → curl -d "{\"token\":***" h
-            curl -d '{"token":"s3"}' h → curl -d '{"token":***' h
+            curl -d "{\"token\":\"s3\"}" h → curl -d "{\"token\":***}" h
+            curl -d '{"token":"s3"}' h → curl -d '{"token":***}' h
             TOKEN=$TOKEN a --secret "${S}" b → TOKEN=*** a --secret *** b
             PASSWORD=$(cat /run/pw) a → PASSWORD=***(cat /run/pw) a
             git clone https://x:s3@h/r && make → git clone https://x:***@h/r && make
