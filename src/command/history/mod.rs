@@ -267,7 +267,8 @@ impl History<'_> {
     fn draw(&mut self, path: &Path) -> Result<()> {
         let is_output = path == Path::new("-");
         // A name of a lock, perhaps: a file of this name would be replaced.
-        if !is_output && path.extension().is_none_or(|end| end != "svg") {
+        let is_picture = path.extension().is_some_and(|end| end == "svg");
+        if !(is_output || is_picture || path.starts_with("/dev")) {
             let path = path.display();
             let line = "the name of its FILE has to end in .svg, as in --svg";
             return refuse(Exit::Usage, format!("--svg {path}: {line} {path}.svg"));

@@ -304,9 +304,9 @@ fn a_file_that_redlock_writes_replaces_a_link_and_never_what_it_leads_to() {
     for directory in ["theirs", "ours"] {
         fs::create_dir(at(directory)).unwrap();
     }
-    let victim = at("ours/file");
+    let victim = at("ours/file.svg");
     fs::write(&victim, "precious").unwrap();
-    symlink(&victim, at("theirs/file")).unwrap();
+    symlink(&victim, at("theirs/file.svg")).unwrap();
     symlink(at("ours"), at("theirs/above")).unwrap();
     let write = |option: &[&str], path: &str| {
         let path = at(path);
@@ -315,25 +315,25 @@ fn a_file_that_redlock_writes_replaces_a_link_and_never_what_it_leads_to() {
     let options = [&["status", "--prometheus"][..], &["history", "a", "--svg"]];
     // The owner of a directory can put anything into it.
     if nix::unistd::getuid().is_root() {
-        for path in ["theirs", "theirs/file", "theirs/above"] {
+        for path in ["theirs", "theirs/file.svg", "theirs/above"] {
             std::os::unix::fs::lchown(at(path), Some(54321), Some(54321)).unwrap();
         }
         for option in options {
-            let refused = write(option, "theirs/above/file");
+            let refused = write(option, "theirs/above/file.svg");
             refused.assert_says("above is a link that another user has put there");
             assert_ne!(refused.code(), Some(0));
         }
     }
     for option in options {
-        let _ = fs::remove_file(at("theirs/file"));
-        symlink(&victim, at("theirs/file")).unwrap();
-        write(option, "theirs/file").assert_code(0);
-        assert!(!at("theirs/file").is_symlink());
+        let _ = fs::remove_file(at("theirs/file.svg"));
+        symlink(&victim, at("theirs/file.svg")).unwrap();
+        write(option, "theirs/file.svg").assert_code(0);
+        assert!(!at("theirs/file.svg").is_symlink());
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
     }
-    nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    nix::unistd::mkfifo(&at("pipe.svg"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     for option in options {
-        write(option, "pipe").assert_says("it is a device, a pipe or a socket");
+        write(option, "pipe.svg").assert_says("it is a device, a pipe or a socket");
         outcome(&mut redis.redlock(&[option, &["/dev/stdout"]].concat())).assert_code(0);
     }
 }
