@@ -1,9 +1,34 @@
-//! What every test needs: a private Redis, redlock as a process, and patience with a limit.
-//! Beside these there are a way to a server on which things go wrong (`proxy`), terminals (`pty`, `tmux`), and
-//! calls of the scripts (`lua`).
+//! Helpers that tests share, on one page. Nothing here sleeps for a guessed time: a test meets its processes at a `ready` line,
+//! at the end of a stream, or at a condition that it waits for.
 //!
-//! Nothing here sleeps for a guessed time: a test meets its processes at a `ready` line, at the
-//! end of a stream, or at a condition that it waits for.
+//! | a server | |
+//! | --- | --- |
+//! | `Redis::start()`, `Redis::with(&[option])` | a private Redis; `left_empty` fails if the test leaves a key there |
+//! | `redis.redlock(words!("run a -- true"))` | a command of redlock's that uses it, with a home of its own |
+//! | `redis.cli(&["GET", "x"])`, `is_held`, `holder`, `queue` | what is in it |
+//! | `redis.await_calls("pexpire", 2)`, `await_renewals("a", 2)` | until it was asked so often from now on |
+//! | `redis.stall()`, `kill()`, `start_again()` | trouble; `UnresponsiveServer` accepts and never answers |
+//! | `Proxy::new(&redis)` (`proxy`) | requests are lost, late, cut, repeated or answered with lies |
+//! | `Replicated`, `Cluster` | replicas with sentinels, and a cluster; `network` gives hosts of their own |
+//!
+//! | a process | |
+//! | --- | --- |
+//! | `ends(&redis, "run -n a -- true").assert_code(75)` | a line of redlock's, played to its end; `assert_said(75, "held by")` |
+//! | `outcome(&mut command)` | the same of any command |
+//! | `Running::start(&mut command)`, `Running::ready(…)` | one that goes on: `line()`, `pid()`, `signal(…)`, `finish()` |
+//! | `Gated::start(&redis, &["a"]).ready()` | a run whose command ends at `open()`; `Gated::queued` waits in line |
+//! | `Gate::new(&redis)` | a pipe `$HOME/gate` at which a script waits for `open()` or `say("word")` |
+//! | `await_watchdog(pid)`, `is_alive(pid)`, `children(pid)` | processes by their numbers |
+//! | `OtherUser::new()`, `among_own_processes!()` | another user, another pid namespace |
+//! | `pty`, `tmux` | terminals |
+//!
+//! | in general | |
+//! | --- | --- |
+//! | `wait_until("it is free", \|\| …)`, `await_some` | patience with a limit, on a busy machine, too |
+//! | `some_or_return!(…)`, `return_unless!(…)` | the end of a test that this machine can't play |
+//! | `words!("run --ttl 1s a -c", script)` | an argument list in one line |
+//! | `side_by_side(rows, \|row\| …)` | rows of a table that wait most of the time |
+//! | `lua` | calls of the scripts without redlock |
 
 /// Returns the value of an option. Without one the test ends here: this machine can't do what it needs.
 macro_rules! some_or_return {
