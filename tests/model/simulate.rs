@@ -108,6 +108,9 @@ impl Kinds {
             &[1, 2, 3, SHARED],
         ];
         let is_quiet = mode == Mode::Quiet;
+        // A draw less without faults.
+        let unless_quiet =
+            |dice: &mut Dice, shares: &[i64]| if is_quiet { 0 } else { dice.pick(shares) };
         Self {
             limits: dice.pick(&limits),
             rests: dice.pick(&[2, 10, 30]) * SECOND,
@@ -116,9 +119,9 @@ impl Kinds {
             people: dice.pick(&[15, 60, 600]) * SECOND,
             supersede: dice.pick(&[0, 0, 10, 50]),
             once: dice.pick(&[0, 0, 0, 40]),
-            keep: dice.pick(if is_quiet { &[0] } else { &[0, 0, 0, 40] }),
+            keep: unless_quiet(dice, &[0, 0, 0, 40]),
             twice: dice.pick(&[0, 20]),
-            late: dice.pick(if is_quiet { &[0] } else { &[0, 10] }),
+            late: unless_quiet(dice, &[0, 10]),
             has_plain: !is_quiet && dice.chance(50),
         }
     }
@@ -658,18 +661,36 @@ impl Simulation {
         self.take(step)
     }
 
-    /// Checks that a lock that is free for the next waiter isn't free for long, if nobody is disturbed.
     fn watch_idleness(&mut self) -> Result<(), Broken> {
-        let (now, data) = (self.world.now, &self.world.nodes[0].stored.data);
-        let judge = self.judge.borrow();
-        if self.mode != Mode::Quiet || !judge.has_room(data, self.world.server_ms()) {
+        let World {
+            clients,
+            now,
+            nodes,
+            ..
+        } = &self.world;
+        let is_idle = if self.mode == Mode::Quiet {
+            let data = &nodes[0].stored.data;
+            self.judge.borrow().has_room(data, self.world.server_ms())
+        } else {
+            let has_plain = matches!(self.world.plain, Plain::Holds(_));
+            let is_used = has_plain || clients.iter().any(|client| client.has_command);
+            let is_frozen = self.world.facts.is_frozen(self.world.server_ms());
+            !is_used && !is_frozen && self.world.someone_waits()
+        };
+        if !is_idle {
             self.idle_since = None;
             return Ok(());
         }
-        let since = *self.idle_since.get_or_insert(now);
-        if now.saturating_sub(since) > AT_MOST_IDLE {
-            let what = format!("nobody has the lock since {since:?}");
-            return Err(Broken::new(Promise::Served(AT_MOST_IDLE), what));
+        let idle = now.saturating_sub(*self.idle_since.get_or_insert(*now));
+        // A dead holder's lease of 30 s, a grant that nobody takes (5 s), and two heartbeats; twice, as that may follow each other.
+        let bound = match self.mode {
+            Mode::Quiet => AT_MOST_IDLE,
+            Mode::Kept => 80 * SECOND,
+            Mode::Lost => Duration::MAX,
+        };
+        if idle > bound {
+            let what = format!("nobody has the lock since {:?}", self.idle_since);
+            return Err(Broken::new(Promise::Served(bound), what));
         }
         Ok(())
     }
