@@ -243,6 +243,12 @@ fn a_grant_is_believed_only_in_its_own_shape() {
     }
     assert!(matches!(read("*2 :2 _"), Ok(Acquired::Superseded(_))));
     assert!(matches!(read("*2 :4 _"), Ok(Acquired::Removed(_))));
+    let by = r#"$31 {"host":"b","user":"u","pid":1}"#;
+    let host = |kind| match acquired(sent(&format!("*2 :{kind} {by}"))) {
+        Ok(Acquired::Superseded(who) | Acquired::Removed(who)) => who.host,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([host(2), host(4)], ["b", "b"]);
     // Shorter, longer, or with something else in its place.
     for other in [
         "*2 :3 _",
