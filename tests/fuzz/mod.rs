@@ -1,7 +1,7 @@
 //! Parsers of input from outside, as functions of bytes that panic if a promise is broken: no panic, no hang, no unbounded
 //! memory, and no text that controls a terminal.
 //!
-//! The test below calls them with examples that were changed at random; `make fuzz-input` has libFuzzer look for inputs that
+//! The test below calls them with examples that were changed at random; `make search WHAT=input` has libFuzzer look for inputs that
 //! reach new code.
 
 use crate::{config, protocol};

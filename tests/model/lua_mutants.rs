@@ -1,5 +1,5 @@
 //! Mutants of the Lua scripts: each has one mistake, and an example comes out in another way with it, or the
-//! simulation finds a broken promise. `make mutants-lua` tries all of them; one that survives has to be in the list of those
+//! simulation finds a broken promise. `make search WHAT=mutants-lua` tries all of them; one that survives has to be in the list of those
 //! that are explained.
 
 #[path = "../../build/join.rs"]
@@ -230,7 +230,7 @@ const HEADING: &str = "\
 # Mutants of the scripts
 
 Each mutant is one of the Lua files with one mistake: a comparison or a sign swapped, a condition negated, `and` \
-for `or`, a number off by one, a statement left out. `make mutants-lua` makes all of them, runs the examples of \
+for `or`, a number off by one, a statement left out. `make search WHAT=mutants-lua` makes all of them, runs the examples of \
 `tests/model/examples` on each in memory, and 30 seeds of the simulation where these come out as they are written. \
 It ends with an error if a mutant survives that isn't explained, and writes this page.
 

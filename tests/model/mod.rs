@@ -1,6 +1,6 @@
 //! The protocol as it is shipped, in all the orders in which things can happen: the scripts in a Lua
 //! interpreter over a fake of the commands, and the wait, the lease and the session of each run, in virtual
-//! time. `make model` visits all states of each scenario, or the first 30 million; `make test` a few hundred.
+//! time. `make search WHAT=model` visits all states of each scenario, or the first 30 million; `make test` a few hundred.
 //!
 //! - `redis`: the interpreter and the commands; `fake`: they do as a real server does.
 //! - `client`: one run; `network`: what is under way; `world`: a state, and the steps from it.

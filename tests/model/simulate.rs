@@ -1,6 +1,6 @@
 //! Simulations in virtual time: runs, guards and plain clients that come and go, while processes are killed and stopped,
 //! connections break, requests arrive late or twice, the server stalls, loses keys, and has its clock set, and people
-//! freeze, stop and force. All of it is drawn from a seed: `make simulate SEED=n` repeats it, to the byte. Each call is
+//! freeze, stop and force. All of it is drawn from a seed: `make search WHAT=simulate SEED=n` repeats it, to the byte. Each call is
 //! judged (`promises::calls`); another witness may see it as well, such as a real server that must do the same.
 
 use std::cell::RefCell;

@@ -1,7 +1,7 @@
 //! Chaos on real servers: jobs of all kinds and operators want the same locks, while processes are killed and suspended and
 //! servers fail. Commands under a lock beat each millisecond, and a checker decides afterwards which promises were kept.
 //!
-//! `make chaos SECONDS=60 SEED=1 TOPOLOGY=single|sentinel`. A seed draws jobs and faults, but repeats no run: processes and
+//! `make search WHAT=chaos SECONDS=60 SEED=1 TOPOLOGY=single|sentinel`. A seed draws jobs and faults, but repeats no run: processes and
 //! servers go on at their own pace. `partition` has scenarios in a network that is cut (`make search WHAT=partition`).
 //!
 //! `site` is the servers and their faults, `workers` the jobs, `faults` hits processes, `driver` runs all of it, `history`

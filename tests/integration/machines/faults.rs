@@ -1,7 +1,7 @@
 //! Single faults: one request or reply of a run is lost, late or cut, at four places, and the server stays or is out of reach
 //! afterwards.
 //!
-//! `make test` cuts each reply at a few places, `make faults` at every byte. `FAULTS=renew/Cut` plays only the cases whose
+//! `make test` cuts each reply at a few places, `make search WHAT=faults` at every byte. `FAULTS=renew/Cut` plays only the cases whose
 //! names contain that. COMMAND never runs without its token in the lock or beside another one, the lock is free soon after
 //! the run, and the exit status and the messages are those of the manual.
 

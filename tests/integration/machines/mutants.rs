@@ -1,5 +1,5 @@
 //! Faults that were put into redlock on purpose, in `tests/mutants`: each can still be put in, names the
-//! tests that have to notice it, and is listed in `docs/mutants.md`. `make mutants-named` puts them in.
+//! tests that have to notice it, and is listed in `docs/mutants.md`. `make search WHAT=mutants-named` puts them in.
 
 use std::fmt::Write;
 use std::fs;

@@ -5,7 +5,7 @@
 //! exit status.
 //!
 //! Of a call that is made in a loop over processes or files, some are hit. `make test` runs a few of the cases, always the
-//! same; `make sweep` runs all (`REDLOCK_SWEEP=all`), with the binary of `REDLOCK_BIN` if that is set.
+//! same; `make search WHAT=sweep` runs all (`REDLOCK_SWEEP=all`), with the binary of `REDLOCK_BIN` if that is set.
 //! `REDLOCK_SWEEP=TEXT` runs those whose line contains it.
 //!
 //! Not tested: a call that the renewing thread makes for the n-th time, if the main thread made one of that name n times

@@ -1,6 +1,6 @@
 //! The packages of `make dist` and their installation: tarball, .deb, the installer, and GitHub's action.
 //!
-//! `REDLOCK_DIST` names the directory that `make dist` has filled (`make dist-test` sets it). Without it the tests package the
+//! `REDLOCK_DIST` names the directory that `make dist` has filled (`make dist-check` sets it). Without it the tests package the
 //! binary under test, which isn't static: it runs with the libraries of this machine. `make dist-check` compares two builds.
 //! Packages for Debian are made and tested on Debian and its derivatives. The .rpm and the image are not tested. GitHub's own
 //! work isn't tested either, only the commands in a document.
