@@ -1,7 +1,7 @@
 //! Masks secrets before anything is stored for others to see. Pure.
 //!
 //! A secret is known by the name before it (`--api-key x`, `DB_PASSWORD=x`, `Authorization: x`), as the password of a
-//! URL, or by its beginning (`ghp_`). A script isn't parsed: where a value may go on, too much is masked.
+//! URL, or by its beginning (`ghp_`). A script isn't parsed: if a value may go on, too much is masked.
 
 use std::ops::Range;
 

@@ -415,7 +415,7 @@ impl<'a> Executor<'a> for Keeper<'a> {
     }
 
     fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> Step {
-        // The end of some is told by no descriptor.
+        // No descriptor tells the end of some.
         let has_none = |other: &Descendant| other.descriptor.is_none();
         let looks = !self.has_looked || self.target.others().any(has_none);
         let looks_at = looks.then(|| now() + LOOK_AT_REST_EVERY);

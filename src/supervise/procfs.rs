@@ -32,8 +32,8 @@ pub fn limit_of(pid: Pid) -> Option<u64> {
 /// Whether a process executes the same program file as we do.
 fn has_our_program(pid: Pid) -> bool {
     let file = |path: &str| {
-        let found = fs::metadata(path).ok()?;
-        Some((found.dev(), found.ino()))
+        let metadata = fs::metadata(path).ok()?;
+        Some((metadata.dev(), metadata.ino()))
     };
     let ours = file("/proc/self/exe");
     ours.is_some() && file(&format!("/proc/{pid}/exe")) == ours

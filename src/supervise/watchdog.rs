@@ -232,7 +232,7 @@ impl Watch {
         // A signal that came before the new session may have been sent to redlock's group alone, so that COMMAND lacks it.
         while let Ok(Some(_)) = sys::next_signal(&signals) {}
         // COMMAND is killed by that without a look at what may keep us waiting: its number, /proc. That shows another process
-        // once COMMAND was reaped, and nothing of a setuid one where it hides those of others.
+        // once COMMAND was reaped, and with hidepid nothing of a setuid one.
         let command = ProcessFd::of(self.child.pid.as_raw()).ok().flatten();
         let may_be = !self.child.reaped && self.shown().is_none_or(|is_command| is_command);
         let command = command.filter(|_| may_be);

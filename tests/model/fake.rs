@@ -43,7 +43,7 @@ pub struct Outcome {
     pub keys: Vec<String>,
 }
 
-/// How an error is worded is no difference.
+/// The wording of an error is no difference.
 impl PartialEq for Outcome {
     fn eq(&self, other: &Self) -> bool {
         (&self.answer, &self.heard, &self.keys) == (&other.answer, &other.heard, &other.keys)

@@ -151,7 +151,7 @@ fn one_signal_ends_a_wait_and_a_run_of_one_lock_or_many_whose_release_is_not_ans
             let began = Instant::now();
             send(run.pid(), signal);
             run.finish().assert_killed_by(signal);
-            // One after the other, many would have a second each.
+            // In turn, many would have a second each.
             assert_took_less(began, Duration::from_secs(15));
             // The server reads all of it when it goes on.
             redis.resume();

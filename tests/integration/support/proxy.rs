@@ -124,7 +124,7 @@ enum Passing {
     Bytes(Vec<u8>, Option<String>),
     /// Bytes, and others over and over, up to so many in all.
     Endless(&'static [u8], &'static [u8], usize),
-    /// One byte at a time, over and over.
+    /// A byte at a time, over and over.
     Drip(&'static [u8]),
     /// The end of the connection.
     Close,
@@ -533,7 +533,7 @@ impl Shared {
                     }
                 }
                 Passing::Drip(bytes) => {
-                    #[allow(clippy::maybe_infinite_iter)] // It ends with the connection.
+                    #[allow(clippy::maybe_infinite_iter)] // The connection ends it.
                     bytes.iter().cycle().all(|byte| {
                         std::thread::sleep(Duration::from_millis(20));
                         to.write_all(&[*byte]).is_ok()

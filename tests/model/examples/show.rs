@@ -490,7 +490,7 @@ const MOST_PARTS: usize = 16;
 
 fn changes(names: &Names, before: &Snapshot, after: &Snapshot, now_ms: i64) -> Vec<String> {
     let mut lines = Vec::new();
-    // Of each way to end, the keys.
+    // The keys that have ended in each way.
     let mut gone: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut all: Vec<&String> = before.0.keys().chain(after.0.keys()).collect();
     let place = |key: &str| KEYS.iter().position(|known| *known == key);

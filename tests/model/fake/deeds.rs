@@ -1,4 +1,4 @@
-//! What is done to a real server and to the one in memory: commands and scripts, and what changes around them.
+//! Deeds to a real server and to the one in memory: commands and scripts, and what changes around them.
 
 use crate::protocol::model::redis::Bytes;
 use crate::protocol::model::support::lua;
