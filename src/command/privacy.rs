@@ -94,7 +94,7 @@ fn secret_in(text: &str, name: usize, before: &str) -> Option<Range<usize>> {
         // As long as its own quotation, its line, or the quotation that it is in.
         let outer = outer();
         let ends = |c: char| c == '\n' || Some(c) == outer;
-        let length = quotation(value).map_or_else(|| value.find(ends), |(_, end)| end);
+        let length = quotation(value).or_else(|| value.find(ends));
         (value, length.unwrap_or(value.len()))
     };
     let start = text.len() - value.len();
@@ -108,9 +108,7 @@ fn value_length(text: &str, outer: Option<char>) -> usize {
     while let Some(c) = text[at..].chars().next().filter(|c| !ends(c)) {
         at += match quotation(&text[at..]) {
             Some(_) if at > 0 && Some(c) == outer => return at,
-            Some((_, Some(end))) => end,
-            // The text is cut.
-            Some((_, None)) => text.len() - at,
+            Some(length) => length,
             None if c == '\\' => 1 + text[at + 1..].chars().next().map_or(0, char::len_utf8),
             None => c.len_utf8(),
         };
@@ -118,14 +116,15 @@ fn value_length(text: &str, outer: Option<char>) -> usize {
     at
 }
 
-/// Returns the mark of the quotation that a text begins with, if it does, and the length of that, if it ends.
-fn quotation(text: &str) -> Option<(&str, Option<usize>)> {
+/// Returns the length of the quotation that a text begins with, if it does: up to the end of a text that is cut.
+fn quotation(text: &str) -> Option<usize> {
     let mut marks = ["\\\"", "\"", "'"].into_iter();
     let mark = marks.find(|mark| text.starts_with(mark))?;
     // In double quotation marks, a backslash takes the meaning of the next one.
     let closes = |end: &usize| mark != "\"" || !text[..=*end].ends_with('\\');
     let mut ends = text[mark.len()..].match_indices(mark).map(|(end, _)| end);
-    Some((mark, ends.find(closes).map(|end| end + 2 * mark.len())))
+    let end = ends.find(closes);
+    Some(end.map_or(text.len(), |end| end + 2 * mark.len()))
 }
 
 /// Returns the rest of a URL from its password on, or from its user if that may be a token, and the length of either.
