@@ -251,6 +251,26 @@ fn a_script_that_locks_itself() {
     outcome(&mut sandbox.command(&[path], &inherited)).assert_code(75);
 }
 
+#[test]
+fn a_container_with_the_settings_of_its_host_guards_the_lock() {
+    let sandbox = Sandbox::new().with("import.sh", "test \"$REDLOCK_NAME\" = import");
+    // Its process sees what docker passes on, and nothing else.
+    let docker = r#"options="run --rm -e REDLOCK_HELD -v /etc/redlock.env:/etc/redlock.env:ro importer"
+case "$*" in "$options redlock guard "*) ;; *) echo "docker $*"; exit 64 ;; esac
+shift 7
+exec env -i PATH="$PATH" HOME="$HOME" REDLOCK_HELD="$REDLOCK_HELD" REDLOCK_URL="$(cat redlock.env)" "$@""#;
+    let docker = format!("#!/bin/sh\n{docker}\n");
+    script(sandbox.dir(), "usr/local/bin/docker", &docker);
+    fs::write(sandbox.dir().join("redlock.env"), sandbox.redis.url()).unwrap();
+    let recipe = &blocks("A container")[0].1;
+    let bin = sandbox.dir().join("usr/local/bin");
+    let path = format!("{}:{}", bin.display(), crate::support::path());
+    let mut run = sandbox.command(&["sh", "-c"], &[("PATH", &path)]);
+    outcome(run.arg(recipe)).assert_code(0);
+    assert_eq!(sandbox.log(), ["import.sh"]);
+    assert_nothing_left(&sandbox.redis);
+}
+
 /// Returns the shell on all pages: fenced blocks of Markdown, steps of CI, and displays of the manual.
 fn shell_snippets() -> Vec<(String, String)> {
     let mut snippets = Vec::new();

@@ -80,7 +80,7 @@ fn the_same_command_takes_turns_on_two_hosts() {
     outcome(&mut second.sh(link)).assert_code(0);
 
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let blocks = blocks(&readme, "The second host");
+    let blocks = blocks(&readme, "Add a second host");
     let [(_, for_server), (_, for_each), (_, job)] = &blocks[..] else {
         panic!("no three blocks: {blocks:?}");
     };
