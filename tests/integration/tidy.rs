@@ -110,24 +110,22 @@ fn decisions_read_no_clock_and_do_no_io() {
     assert_eq!(broken, [""; 0]);
 }
 
-/// The rooms of the house, from the top floor down. A room imports only rooms that stand below it: so no two of them need each
-/// other, and each can be read, and changed, with what is below it alone.
-const FLOORS: [&str; 11] = [
-    "main",
-    "command",
-    "supervise",
-    "decide config",
-    "report",
-    "protocol",
-    "redis",
-    "signal stderr typed",
-    "cli",
-    "clock pattern ci systemd duration file reason shell variables",
-    "sys",
-];
+/// The modules of each layer, from the top down, as `docs/architecture.md` lists them. A module imports only modules of lower
+/// layers, so each can be read, and changed, with those alone.
+fn layers() -> Vec<Vec<String>> {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let (_, section) = page.split_once("\n## Layers\n").unwrap();
+    let rows = section.split("\n## ").next().unwrap().lines();
+    let rows = rows.filter(|row| row.starts_with("| ") && row.contains('`'));
+    let columns = rows.filter_map(|row| row.split('|').nth(2));
+    let modules = columns.map(|modules| modules.split('`').skip(1).step_by(2));
+    modules
+        .map(|all| all.map(str::to_owned).collect())
+        .collect()
+}
 
-/// The rooms that a line names after `crate::`.
-fn named_rooms(line: &str) -> Vec<&str> {
+/// The modules that a line names after `crate::`.
+fn named_modules(line: &str) -> Vec<&str> {
     let ends_word = |c: char| !c.is_ascii_alphanumeric() && c != '_';
     let lists = line.split("crate::").skip(1);
     let lists = lists.map(|rest| match rest.strip_prefix('{') {
@@ -135,25 +133,29 @@ fn named_rooms(line: &str) -> Vec<&str> {
         None => rest.split(ends_word).next().unwrap_or_default(),
     });
     let names = lists.flat_map(|list| list.split(',').map(str::trim));
-    let rooms = names.map(|name| name.split(ends_word).next().unwrap_or_default());
-    rooms.collect()
+    let modules = names.map(|name| name.split(ends_word).next().unwrap_or_default());
+    modules.collect()
 }
 
 #[test]
-fn each_room_imports_only_rooms_on_lower_floors() {
-    let has = |floor: &str, room: &str| floor.split(' ').any(|other| other == room);
-    let floor_of = |room: &str| FLOORS.iter().position(|floor| has(floor, room));
+fn each_module_imports_only_modules_of_lower_layers() {
+    let layers = layers();
+    assert!(layers.len() > 9, "{layers:?}");
+    let layer_of = |module: &str| {
+        let has = |layer: &Vec<String>| layer.iter().any(|other| other == module);
+        layers.iter().position(has)
+    };
     let mut wrong = Vec::new();
     for (name, code) in sources() {
         let own = name.split('/').next().unwrap().trim_end_matches(".rs");
-        let Some(floor) = floor_of(own) else {
-            wrong.push(format!("{own} stands on no floor"));
+        let Some(layer) = layer_of(own) else {
+            wrong.push(format!("{own} is in no layer"));
             continue;
         };
-        for room in lines(&code).flat_map(named_rooms) {
-            let is_below = floor_of(room).is_some_and(|other| other > floor);
-            if room != own && !is_below {
-                wrong.push(format!("{name} imports {room}"));
+        for module in lines(&code).flat_map(named_modules) {
+            let is_below = layer_of(module).is_some_and(|other| other > layer);
+            if module != own && !is_below {
+                wrong.push(format!("{name} imports {module}"));
             }
         }
     }
