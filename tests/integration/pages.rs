@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use crate::generated::{recipes, root};
 use crate::support::{Redis, Running, outcome, script, wait_until};
@@ -196,4 +197,32 @@ fn the_transcript_at_the_top_of_the_readme_is_what_redlock_prints() {
         lines.collect::<Vec<_>>().join("\n")
     });
     assert_eq!(shown, printed);
+}
+
+/// Returns the names of all elements of a picture, and its text.
+pub fn parsed_picture(file: &Path) -> String {
+    let script = "
+import sys, xml.etree.ElementTree as tree
+root = tree.parse(sys.argv[1]).getroot()
+print(*(element.tag for element in root.iter()), *root.itertext())";
+    let mut parser = Command::new("python3");
+    let parsed = outcome(parser.args(["-c", script]).arg(file));
+    parsed.assert_code(0).stdout.clone()
+}
+
+#[test]
+fn the_demo_is_a_small_picture_without_a_script_that_ends_with_both_runs() {
+    let file = root().join("docs/demo.svg");
+    assert!(fs::metadata(&file).unwrap().len() < 100_000);
+    let parsed = parsed_picture(&file);
+    assert!(!parsed.contains("}script "), "{parsed}");
+    let shown = [
+        "waiting for \"deploy\"",
+        "got \"deploy\" after",
+        "ci@ci-3 ended",
+        "ann@laptop ended",
+    ];
+    for text in shown {
+        assert!(parsed.contains(text), "no {text} in {parsed}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use crate::pages::parsed_picture;
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 
@@ -144,13 +145,11 @@ fn the_picture_parses_and_names_the_holders() {
     ends(&redis, &format!("run --reason {reason} a -- true"));
     let file = redis.dir.path().join("a.svg");
     ends(&redis, &format!("history --svg {}", file.display())).assert_code(0);
-    let script = "
-import sys, xml.etree.ElementTree as tree
-root = tree.parse(sys.argv[1]).getroot()
-print(root.tag, *root.itertext())";
-    let parsed = outcome(Command::new("python3").args(["-c", script]).arg(file));
-    let text = &parsed.assert_code(0).stdout;
-    assert_has(text, &["{http://www.w3.org/2000/svg}svg ", &host(), reason]);
+    let text = parsed_picture(&file);
+    assert_has(
+        &text,
+        &["{http://www.w3.org/2000/svg}svg ", &host(), reason],
+    );
     let printed = ends(&redis, "history --svg -").stdout;
     assert!(printed.starts_with("<svg ") && printed.ends_with("</svg>\n"));
     ends(&redis, "history --svg /no/such/dir/a.svg").assert_said(125, "can't write");
