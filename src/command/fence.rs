@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -81,10 +81,7 @@ fn from_environment() -> Result<u64> {
     let why = match text.parse() {
         Ok(number) => return Ok(number),
         Err(_) if text.is_empty() => "no fencing token: $REDLOCK_FENCE is not set".to_owned(),
-        Err(_) if text.contains(' ') => {
-            "no fencing token: $REDLOCK_FENCE has several numbers; give one of them as N".to_owned()
-        }
-        Err(_) => format!("$REDLOCK_FENCE is not a number: {text:?}"),
+        Err(_) => format!("$REDLOCK_FENCE is not a single number: {text:?}; give one as N"),
     };
     refuse(Exit::Usage, why)
 }
@@ -93,7 +90,6 @@ fn from_environment() -> Result<u64> {
 fn open(path: &Path) -> Result<Flock<File>> {
     let shown = path.display();
     let failed = || format!("can't lock {shown}");
-    let mut is_locked = false;
     for _ in 0..TRIES {
         // Opening a device may do something to it.
         let before = metadata(path).with_context(failed)?;
@@ -119,7 +115,6 @@ fn open(path: &Path) -> Result<Flock<File>> {
             Err((_, Errno::EWOULDBLOCK)) => None,
             locked => Some(locked.map_err(|(_, errno)| errno).with_context(failed)?),
         };
-        is_locked = locked.is_none();
         // Another process may have replaced the file meanwhile: runs that come now look at the new one.
         let there = metadata(path).with_context(failed)?;
         let is_same = there.is_some_and(|it| (it.dev(), it.ino()) == (ours.dev(), ours.ino()));
@@ -128,14 +123,10 @@ fn open(path: &Path) -> Result<Flock<File>> {
         }
         thread::sleep(AGAIN);
     }
-    let trouble = if is_locked {
-        format!(
-            "another process has kept {shown} locked for 10s; `lsof {shown}` shows that process; try again when it is done"
-        )
-    } else {
-        format!("other programs keep replacing or removing {shown}; stop them, and try again")
-    };
-    refuse(Exit::Busy(cli::BUSY), trouble)
+    let line = format!(
+        "other processes have kept {shown} locked for 10s, or keep replacing it; `lsof {shown}` shows them; try again when they are done"
+    );
+    refuse(Exit::Busy(cli::BUSY), line)
 }
 
 /// Returns what is at a path, if anything is.
@@ -146,25 +137,15 @@ fn metadata(path: &Path) -> io::Result<Option<Metadata>> {
     }
 }
 
-/// Refuses anything but a regular file.
+/// Refuses anything but a regular file: another user may lead a link elsewhere.
 fn require_file(path: &Path, metadata: &Metadata) -> Result<(), BadConfig> {
-    let (path, kind) = (path.display(), metadata.file_type());
-    let kinds = [
-        (kind.is_dir(), "a directory"),
-        (
-            kind.is_symlink(),
-            "a link, which another user may lead elsewhere",
-        ),
-        (kind.is_fifo(), "a named pipe"),
-        (kind.is_socket(), "a socket"),
-        (!kind.is_file(), "a device"),
-    ];
-    match kinds.into_iter().find(|(is_kind, _)| *is_kind) {
-        Some((_, kind)) => Err(BadConfig(format!(
-            "{path} is {kind}; `redlock fence` needs a regular file, and creates one if the path is free"
-        ))),
-        None => Ok(()),
+    if metadata.is_file() {
+        return Ok(());
     }
+    Err(BadConfig(format!(
+        "{} is a link, a directory, a named pipe, a socket or a device; `redlock fence` needs a regular file, and creates one if the path is free",
+        path.display()
+    )))
 }
 
 /// Has the name of a new file outlive a crash of the machine.

@@ -160,17 +160,16 @@ fn fence_refuses_anything_but_a_regular_file_at_once() {
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(dir.path().join("regular"), &link).unwrap();
     fs::write(dir.path().join("regular"), "1\n").unwrap();
-    for (path, kind) in [
-        (file.as_path(), "a named pipe"),
-        (&link, "a link"),
-        (&socket, "a socket"),
-        (dir.path(), "a directory"),
-        (Path::new("/dev/null"), "a device"),
-        (Path::new("/dev/tty"), "a device"),
+    for path in [
+        file.as_path(),
+        &link,
+        &socket,
+        dir.path(),
+        Path::new("/dev/null"),
+        Path::new("/dev/tty"),
     ] {
-        fence(path, "1")
-            .assert_said(78, &format!("{} is {kind}", path.display()))
-            .assert_says("needs a regular file");
+        let says = format!("{} is a link, a directory, ", path.display());
+        fence(path, "1").assert_said(78, &says);
     }
 }
 
@@ -339,6 +338,6 @@ fn a_file_that_others_replace_all_the_time_is_given_up() {
         REDLOCK,
         path
     );
-    outcome(Command::new("strace").args(words)).assert_said(75, "keep replacing or removing");
+    outcome(Command::new("strace").args(words)).assert_said(75, "keep replacing it");
     assert_eq!(text(&file), "");
 }
