@@ -53,11 +53,6 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     if settings.locks.have_no_url() {
         settings.verbosity.verbose(report::NO_URL);
     }
-    if let Some(program) = client_of_a_daemon(&command) {
-        settings.verbosity.verbose(format_args!(
-            "stopping this run doesn't stop the work that {program} starts elsewhere, unless `redlock guard` runs it there (\"WORK ELSEWHERE\" in redlock-run(1))"
-        ));
-    }
     let words = || command.iter().map(|word| word.to_string_lossy());
     let who = Who {
         // Also where the kernel doesn't say which process we are: one watches over the lock.
@@ -96,17 +91,6 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         timeout: settings.max_runtime(options.max_runtime),
     };
     run.acquire_and_run(work)
-}
-
-/// Programs that have a daemon do the work, here or on another host.
-const CLIENTS: [&str; 5] = ["ssh", "docker", "podman", "kubectl", "systemd-run"];
-
-/// The program of a command whose work isn't part of its tree, unless a guard is part of that.
-fn client_of_a_daemon(command: &[OsString]) -> Option<&'static str> {
-    let program = Path::new(command.first()?).file_name()?;
-    let client = CLIENTS.into_iter().find(|client| program == *client)?;
-    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-    (!words.join(" ").contains("redlock guard ")).then_some(client)
 }
 
 /// What a run knows from its start.

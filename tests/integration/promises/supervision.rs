@@ -265,27 +265,3 @@ fn a_renewal_in_time_counts_though_redlock_hears_of_it_late_or_together_with_a_s
         running.finish().assert_code(0);
     });
 }
-
-#[test]
-fn a_client_of_a_daemon_is_said_not_to_be_all_of_the_work_unless_that_is_guarded() {
-    let redis = Redis::start();
-    let programs = redis.dir.path().join("programs");
-    fs::create_dir(&programs).unwrap();
-    for program in ["ssh", "docker", "podman", "kubectl", "systemd-run"] {
-        let path = crate::support::script(&programs, program, "#!/bin/sh\n");
-        let path = path.to_str().unwrap();
-        for (command, is_warned) in [
-            (format!("-v a -- {path} x"), true),
-            (format!("a -- {path} x"), false),
-            (format!("-v a -- echo {program}"), false),
-            (format!("-v a -- {path} x redlock guard -- y"), false),
-            (format!("-v a -- {path} x 'redlock guard -- y'"), false),
-        ] {
-            let end = outcome(&mut sh(&redis, &format!("redlock run {command}")));
-            end.assert_code(0);
-            let line =
-                format!("stopping this run doesn't stop the work that {program} starts elsewhere");
-            assert_eq!(end.stderr.contains(&line), is_warned, "{end:?}");
-        }
-    }
-}
