@@ -1,6 +1,6 @@
 //! A change in Redis whose answer may get lost or never come: the user is then warned that it may have been made.
 
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
@@ -34,12 +34,9 @@ pub fn change<T>(
 
 /// Does this; an interrupt meanwhile prints these words, and ends the process.
 pub fn with_last_words<T>(words: String, work: impl FnOnce() -> T) -> T {
-    static WATCHES: Once = Once::new();
     set_last_words(Some(words));
-    // If that fails, an interrupt ends the process without words.
-    WATCHES.call_once(|| {
-        let _ = signal::on_interrupt(end);
-    });
+    // Only the first call does anything. If that fails, an interrupt ends the process without words.
+    let _ = signal::on_interrupt(end);
     let result = work();
     set_last_words(None);
     result

@@ -6,14 +6,13 @@ use anyhow::Result;
 
 use super::change::{change, with_last_words};
 use super::identity::own_request;
-use super::looks::{LOOK_EVERY, Looks};
+use super::looks::Looks;
 use super::never_used::{mistaken, refuse_mistaken};
 use super::usage::{parse_names, refuse};
 use crate::cli;
-use crate::clock::{Moment, now};
+use crate::clock::now;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
-use crate::decide::wait::end_of;
 use crate::duration;
 use crate::protocol::{Busy, Client, FreezeReply, Inspected, Name, Who};
 use crate::report;
@@ -37,7 +36,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
         let reply = change(name, may, || lock.freeze(&mut client, long, &who))?;
         settings
             .verbosity
-            .info(frozen_line(name, settings, options.lasting, &reply));
+            .info(frozen_line(name, settings, long, &reply));
     }
     if options.drain {
         let thaw = report::typed_for(&["thaw"], &names);
@@ -53,11 +52,16 @@ fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Resu
     let mut looks = Looks::new(client, settings, names, now());
     loop {
         // The server was reached before, so it may come back.
-        let (looked, found) = looks.ask(Duration::MAX)?;
-        if let Some(why) = found.iter().find_map(|lock| ended(lock, who)) {
-            return refuse(Exit::Lost, why);
+        let answer = looks.ask(Duration::MAX)?;
+        let is_ours = |by: &Who| by.pid == who.pid && by.host == who.host;
+        let goes_on = |lock: &&Inspected| lock.frozen.as_ref().is_some_and(|it| is_ours(&it.who));
+        if let Some(Inspected { name, .. }) = answer.iter().find(|lock| !goes_on(lock)) {
+            let line = format!(
+                "this freeze of lock \"{name}\" is over: it was thawed or replaced by another one, or has run out (--for)"
+            );
+            return refuse(Exit::Lost, line);
         }
-        let mut held = found
+        let mut held = answer
             .iter()
             .filter_map(|lock| Some((&lock.name, lock.busy()?, lock.usual)));
         let Some((name, busy, usual)) = held.next() else {
@@ -75,48 +79,23 @@ fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Resu
             usual,
             queues: false,
         };
-        let line = |at: Moment| report::waiting_line(name, &busy, at.since(looked), &outlook);
-        let look_at = looked + LOOK_EVERY.min(busy.left.map_or(LOOK_EVERY, end_of));
-        looks.wait_until(look_at, (&busy.id, busy.blocked_since()), line)?;
+        let line = || report::waiting_line(name, &busy, Duration::ZERO, &outlook);
+        looks.pause(&busy.id, busy.blocked_since(), line);
     }
 }
 
-/// That a lock isn't frozen any more as it was by this process.
-fn ended(lock: &Inspected, by: &Who) -> Option<String> {
-    let name = &lock.name;
-    match &lock.frozen {
-        Some(frozen) if frozen.who.pid == by.pid && frozen.who.host == by.host => None,
-        Some(frozen) => Some(format!(
-            "{} has frozen lock \"{name}\" anew, so this freeze of it is over",
-            report::client_and_reason(&frozen.who)
-        )),
-        None => Some(format!(
-            "lock \"{name}\" isn't frozen any more: `{}` was called, or the freeze has run out (--for)",
-            report::typed(&["thaw"], name)
-        )),
-    }
-}
-
-/// That a lock is frozen, for how long, and who may still hold it.
-fn frozen_line(
-    name: &Name,
-    settings: &Settings,
-    lasting: Option<Duration>,
-    reply: &FreezeReply,
-) -> String {
+/// Returns the message that a lock is frozen, for how long, and who may still hold it.
+fn frozen_line(name: &Name, settings: &Settings, lasting: Duration, reply: &FreezeReply) -> String {
     let at = report::at_server(&settings.locks);
     let thaw = report::typed(&["thaw"], name);
-    let until = match lasting {
-        Some(long) => format!("for {}", duration::exact(long)),
-        None => format!("until `{thaw}`, at most for 30d"),
-    };
+    let long = duration::exact(lasting);
     let held = match reply.holders {
         0 => "it has no holder".to_owned(),
         holders => report::holder_and_others(reply.holder.as_ref(), holders) + " may finish",
     };
     let before = reply.before.as_ref().map(report::client_and_reason);
     let before = before.map_or(String::new(), |by| format!("; previously frozen by {by}"));
-    format!("lock \"{name}\"{at} is frozen {until}; {held}{before}")
+    format!("lock \"{name}\"{at} is frozen until `{thaw}`, at most for {long}; {held}{before}")
 }
 
 /// Lets others in again.

@@ -5,8 +5,7 @@ use anyhow::{Context, Result};
 use super::change::change;
 use super::identity::own_request;
 use super::job;
-use super::selection::{Selection, select};
-use super::stop::{held_by_other, is_watched, kept, look, refuse_selection};
+use super::selection::{Selection, is_watched, kept, look, not_the_holder, select};
 use super::usage::{Refusal, name, refuse};
 use crate::cli;
 use crate::config::Settings;
@@ -52,25 +51,26 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
     let (released, _) =
         claim.release_or_retry(client, &ReleaseMode::ByJob, patience, None, || {})?;
     client.refuse_replica()?;
-    let trouble = match released {
-        Released::Kept { left, for_guards } => {
-            if for_guards {
-                verbosity.info(format_args!(
-                    "lock \"{name}\" is kept until its guards have ended, for at most {}",
-                    report::format_duration(left)
-                ));
-            }
-            return Ok(true);
+    match released {
+        Released::Kept {
+            left,
+            for_guards: true,
+        } => verbosity.info(format_args!(
+            "lock \"{name}\" is kept until its guards have ended, for at most {}",
+            report::format_duration(left)
+        )),
+        Released::Kept { .. } => {}
+        Released::Now => verbosity.verbose(format_args!("released lock \"{name}\"")),
+        Released::Before => {
+            report::error(format_args!("lock \"{name}\" was already released"));
+            return Ok(false);
         }
-        Released::Now => {
-            verbosity.verbose(format_args!("released lock \"{name}\""));
-            return Ok(true);
+        Released::NotOurs(loss) => {
+            report::error(report::not_held(name, &settings.locks, &loss));
+            return Ok(false);
         }
-        Released::Before => format!("lock \"{name}\" was already released"),
-        Released::NotOurs(loss) => report::not_held(name, &settings.locks, &loss),
-    };
-    report::error(trouble);
-    Ok(false)
+    }
+    Ok(true)
 }
 
 /// Without a token: reports the holder of the lock, and changes nothing.
@@ -79,7 +79,7 @@ fn refuse_without_token(name: &Name, settings: &Settings) -> Result<Exit> {
     let found = settings.locks.inspect_one(&mut client, name)?;
     let at = report::at_server(&settings.locks);
     let (Some(first), Some(line)) = (found.holds().first(), held_line(&found, &at)) else {
-        return refuse_selection(&Selection::Nobody, &found, None, &mut client, settings);
+        return Selection::Nobody.refuse(&found, None, &mut client, settings);
     };
     let stop = if is_watched(first) {
         format!("to stop its command: {}; ", report::typed(&["stop"], name))
@@ -112,7 +112,7 @@ fn force(name: &Name, options: &cli::Release, settings: &Settings) -> Result<Exi
         Selection::Waiter(waiting) => (Vec::new(), Some(waiting.id.as_str())),
         // What isn't a lock is found by the script, which changes it never.
         Selection::Nobody if matches!(found.key, Key::NotALock(_)) => (Vec::new(), None),
-        other => return refuse_selection(&other, &found, given, &mut client, settings),
+        other => return other.refuse(&found, given, &mut client, settings),
     };
     let may_ask = given.is_none() && !options.all && !options.yes;
     let asks = may_ask && !holds.is_empty() && report::can_ask();
@@ -126,27 +126,19 @@ fn force(name: &Name, options: &cli::Release, settings: &Settings) -> Result<Exi
     // No newer holder than the one that was shown.
     let id = shown.filter(|_| asks || given.is_some());
     let by = own_request(settings, options.reason.as_deref());
-    let may = match holds[..] {
-        [] => format!("a waiter may have been removed from the queue of lock \"{name}\""),
-        _ => format!("lock \"{name}\" may have been forced free"),
-    };
+    let may = format_args!("lock \"{name}\" or its queue may have been changed");
     let freed = change(name, may, || {
         let lock = settings.locks.lock(name.clone());
         lock.force(&mut client, id, &by)
     })?;
     let done = match freed {
         Forced::Freed { holder, others } => {
-            let whose = report::holder_and_others(holder.as_ref(), 1);
-            let beside = match others {
-                0 => String::new(),
-                others => format!(" and {others} more"),
-            };
+            let whose = report::holder_and_others(holder.as_ref(), others.saturating_add(1));
             let aftermath = aftermath(&holds);
-            format!("lock \"{name}\"{at} forced free; it was held by {whose}{beside}{aftermath}")
+            format!("lock \"{name}\"{at} forced free; it was held by {whose}{aftermath}")
         }
         Forced::WaiterRemoved(waiter) => {
-            let who = waiter.map(|waiter| report::client_in_words(&waiter.who));
-            let who = who.unwrap_or_else(|| "a waiter".into());
+            let who = waiter.map_or("a waiter".into(), |it| report::client_in_words(&it.who));
             format!("removed {who} from the queue of lock \"{name}\"{at}; its run gives up")
         }
         Forced::WasFree => {
@@ -156,10 +148,7 @@ fn force(name: &Name, options: &cli::Release, settings: &Settings) -> Result<Exi
                 format!("lock \"{name}\"{at} is not held{server}"),
             );
         }
-        Forced::HeldByOther(id, holder) => {
-            let line = held_by_other(name, &at, holder.as_ref(), &id);
-            return refuse(Exit::Lost, line);
-        }
+        Forced::HeldByOther => return refuse(Exit::Lost, not_the_holder(name, &at)),
     };
     settings.verbosity.info(done);
     Ok(Exit::Success)
@@ -171,9 +160,7 @@ fn agrees(found: &Inspected) -> Result<bool> {
         report::error(line);
     }
     let hold = found.holds().first();
-    let question = if let Some(not_renewed) = hold.and_then(report::not_renewed) {
-        format!("{not_renewed}; its command may still run; force the lock free?")
-    } else if hold.is_some_and(is_watched) {
+    let question = if hold.is_some_and(is_watched) {
         let ago = hold.and_then(Hold::renewed_ago).map(report::whole_seconds);
         let silence = ago.map_or(String::new(), |ago| {
             format!("its last sign of life was {ago} ago; ")
@@ -196,19 +183,12 @@ fn aftermath(holds: &[&Hold]) -> String {
     {
         return format!("; {not_renewed}: make sure that its command is dead");
     }
-    let watched = holds.iter().filter(|hold| is_watched(hold)).count();
-    let becomes = match (watched, holds.len()) {
-        _ if holds.iter().all(|hold| kept(hold).is_some()) => "",
-        (0, _) => {
-            "; no redlock process supervised this hold, so a job that relied on it keeps running"
-        }
-        (1, 1) => "; its command is being stopped, unless it runs with REDLOCK_ON_LOST=warn",
-        (watched, all) if watched == all => {
-            "; their commands are being stopped, except with REDLOCK_ON_LOST=warn"
-        }
-        _ => {
-            "; supervised commands are being stopped (except with REDLOCK_ON_LOST=warn); the rest keep running"
-        }
+    let becomes = if holds.iter().any(|hold| is_watched(hold)) {
+        "; commands that redlock supervises are being stopped, except with REDLOCK_ON_LOST=warn"
+    } else if holds.iter().all(|hold| kept(hold).is_some()) {
+        ""
+    } else {
+        "; no redlock process supervised this hold, so a job that relied on it keeps running"
     };
     becomes.to_owned()
 }

@@ -1,6 +1,12 @@
-//! Which of a lock's holders and waiters is meant, by an id or its beginning. Pure.
+//! Selects the holders or the waiter of a lock that a person steps in for, by an id or its beginning.
 
-use crate::protocol::{Hold, Inspected, Waiting};
+use anyhow::Result;
+
+use super::never_used::{is_unused, refuse_mistaken};
+use super::usage::refuse;
+use crate::config::Settings;
+use crate::decide::exit::Exit;
+use crate::protocol::{Client, Hold, Inspected, Kept, Key, Name, Waiting};
 use crate::report;
 
 /// What was meant.
@@ -62,26 +68,74 @@ fn line(lock: &Inspected, hold: &Hold) -> String {
     format!("{id}  {who}, for {lasting}: {job}")
 }
 
-/// Reports that it isn't clear who is meant, and of whom it could be said.
-pub(super) fn refuse_unclear(lock: &Inspected, id: Option<&str>, lines: &[String]) {
-    let (name, count) = (&lock.name, lines.len());
-    match id {
-        Some(id) => report::error(format_args!(
-            "{count} ids of lock \"{name}\" begin with {id}; nothing was changed. Give more characters of one of these ids:"
-        )),
-        None => report::error(format_args!(
-            "lock \"{name}\" has {count} holders; nothing was changed. Give --all, or --id with one of these ids:"
-        )),
+/// Looks at a lock that is to be changed, and refuses a replica.
+pub(super) fn look(name: &Name, settings: &Settings) -> Result<(Client, Inspected)> {
+    let mut client = settings.locks.open()?;
+    client.ask_role()?;
+    let lock = settings.locks.inspect_one(&mut client, name)?;
+    client.refuse_replica()?;
+    Ok((client, lock))
+}
+
+impl Selection<'_> {
+    /// Refuses a selection that means nobody, or may mean several.
+    pub(super) fn refuse(
+        &self,
+        lock: &Inspected,
+        id: Option<&str>,
+        client: &mut Client,
+        settings: &Settings,
+    ) -> Result<Exit> {
+        let name = &lock.name;
+        if let Self::Unclear(lines) = self {
+            let count = lines.len();
+            report::error(match id {
+                Some(id) => format!(
+                    "{count} ids of lock \"{name}\" begin with {id}; nothing was changed. Give more characters of one of these ids:"
+                ),
+                None => format!(
+                    "lock \"{name}\" has {count} holders; nothing was changed. Give --all, or --id with one of these ids:"
+                ),
+            });
+            lines.iter().for_each(report::error);
+            return Ok(Exit::Usage);
+        }
+        refuse_mistaken([lock], client, &settings.locks)?;
+        let at = report::at_server(&settings.locks);
+        let line = match &lock.key {
+            Key::NotALock(kind) => {
+                format!("\"{name}\"{at} is not a lock: its key is a {kind}; left unchanged")
+            }
+            Key::Held(_) => not_the_holder(name, &at),
+            Key::Free if is_unused(lock) => format!("lock \"{name}\"{at} was never used"),
+            Key::Free => format!("lock \"{name}\"{at} is not held"),
+        };
+        refuse(Exit::Lost, line + &report::after_refusal(&settings.locks))
     }
-    for line in lines {
-        report::error(line);
-    }
+}
+
+/// Returns the message that a lock has no holder with the id that was meant. `at`: the server.
+pub(super) fn not_the_holder(name: &Name, at: &str) -> String {
+    let status = report::typed(&["status"], name);
+    format!(
+        "lock \"{name}\"{at} has no holder with this id; nothing was changed; `{status}` shows its holders"
+    )
+}
+
+/// Returns why the run of a hold is over and keeps the lock, if that is so.
+pub(super) fn kept(hold: &Hold) -> Option<Kept> {
+    hold.holder.as_ref()?.kept
+}
+
+/// Returns true if a process supervises the hold, and will notice that it lost the lock.
+pub(super) fn is_watched(hold: &Hold) -> bool {
+    let holder = hold.holder.as_ref();
+    holder.is_some_and(|holder| holder.kept.is_none() && holder.who.instance.is_some())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Key;
     use crate::protocol::golden::locks;
 
     fn lock(holds: &[&str], waiters: &[&str]) -> Inspected {

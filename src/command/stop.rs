@@ -8,8 +8,7 @@ use anyhow::{Context, Result};
 use super::change::{change, with_last_words};
 use super::identity::own_request;
 use super::looks::Looks;
-use super::never_used::{is_unused, refuse_mistaken};
-use super::selection::{Selection, refuse_unclear, select};
+use super::selection::{Selection, is_watched, kept, look, select};
 use super::usage::{name, refuse};
 use crate::cli;
 use crate::clock::{Moment, now};
@@ -17,8 +16,7 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::protocol::{
-    Client, Error, HistoryEntry, Hold, HoldOutcome, Holder, Inspected, Kept, Key, Lock,
-    LockHistory, Name,
+    Client, Error, HistoryEntry, Hold, HoldOutcome, Inspected, Kept, Lock, LockHistory, Name,
 };
 use crate::report;
 
@@ -27,8 +25,8 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     let name = name(&options.name)?;
     let lock = settings.locks.lock(name.clone());
     let (mut client, found) = look(&name, settings)?;
-    let at = report::at_server(&settings.locks);
-    let holds = match select(&found, options.id.as_deref(), options.all) {
+    let (at, id) = (report::at_server(&settings.locks), options.id.as_deref());
+    let holds = match select(&found, id, options.all) {
         Selection::Holders(holds) => holds,
         Selection::Waiter(waiting) => {
             let who = report::client_in_words(&waiting.waiter.who);
@@ -38,10 +36,7 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
             );
             return refuse(Exit::Lost, line);
         }
-        other => {
-            let id = options.id.as_deref();
-            return refuse_selection(&other, &found, id, &mut client, settings);
-        }
+        other => return other.refuse(&found, id, &mut client, settings),
     };
     // Before any of them is asked.
     if let Some(line) = holds.iter().find_map(|hold| unwatched(&found, &at, hold)) {
@@ -61,12 +56,8 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         for line in holds.iter().filter_map(signs) {
             settings.verbosity.info(line);
         }
-        let fate = match found.frozen {
-            Some(_) => "stays frozen",
-            None => "is handed over",
-        };
         settings.verbosity.info(format_args!(
-            "asked {whom} to stop; \"{name}\"{at} {fate} after that"
+            "asked {whom} to stop; \"{name}\"{at} is released after that"
         ));
         return Ok(Exit::Success);
     }
@@ -107,76 +98,11 @@ fn await_end(
     Ok(Exit::Success)
 }
 
-/// Looks at a lock that is to be changed, and refuses a replica.
-pub(super) fn look(name: &Name, settings: &Settings) -> Result<(Client, Inspected)> {
-    let mut client = settings.locks.open()?;
-    client.ask_role()?;
-    let found = settings.locks.inspect_one(&mut client, name)?;
-    client.refuse_replica()?;
-    Ok((client, found))
-}
-
-/// Refuses a selection that means nobody, or may mean several.
-pub(super) fn refuse_selection(
-    selection: &Selection,
-    found: &Inspected,
-    id: Option<&str>,
-    client: &mut Client,
-    settings: &Settings,
-) -> Result<Exit> {
-    if let Selection::Unclear(lines) = selection {
-        refuse_unclear(found, id, lines);
-        return Ok(Exit::Usage);
-    }
-    refuse_mistaken([found], client, &settings.locks)?;
-    let at = report::at_server(&settings.locks);
-    let line = nobody(found, id, &at) + &report::after_refusal(&settings.locks);
-    refuse(Exit::Lost, line)
-}
-
-/// Who was asked, in a sentence.
+/// Returns these holders in a sentence.
 fn whom(holds: &[&Hold]) -> String {
     let first = holds.first().and_then(|hold| hold.holder.as_ref());
     let count = u32::try_from(holds.len()).unwrap_or(u32::MAX);
     report::holder_and_others(first, count)
-}
-
-/// Returns the message that there is nobody to stop. `at`: the server.
-fn nobody(found: &Inspected, id: Option<&str>, at: &str) -> String {
-    let name = &found.name;
-    match (&found.key, found.holds(), id) {
-        (Key::NotALock(kind), ..) => {
-            format!("\"{name}\"{at} is not a lock: its key is a {kind}; left unchanged")
-        }
-        (_, [_, _, ..], Some(id)) => {
-            format!(
-                "no holder of lock \"{name}\"{at} has an id that begins with {id}; nothing was changed; `{}` lists them",
-                report::typed(&["status"], name)
-            )
-        }
-        (_, [first], Some(_)) => held_by_other(name, at, first.holder.as_ref(), &first.id),
-        _ if is_unused(found) => format!("lock \"{name}\"{at} was never used"),
-        _ => format!("lock \"{name}\"{at} is not held"),
-    }
-}
-
-/// Returns the message that the id is another holder's. `at`: the server.
-pub(super) fn held_by_other(name: &Name, at: &str, holder: Option<&Holder>, id: &str) -> String {
-    let whose = report::holder_and_others(holder, 1);
-    format!(
-        "the id you gave isn't the holder's: {whose} holds lock \"{name}\"{at} with id {id}; nothing was changed"
-    )
-}
-
-/// Returns why the run of a hold is over and keeps the lock, if that is so.
-pub(super) fn kept(hold: &Hold) -> Option<Kept> {
-    hold.holder.as_ref()?.kept
-}
-
-/// Returns true if a process supervises the hold, and will notice that it lost the lock.
-pub(super) fn is_watched(hold: &Hold) -> bool {
-    let holder = hold.holder.as_ref();
-    holder.is_some_and(|holder| holder.kept.is_none() && holder.who.instance.is_some())
 }
 
 /// Returns why a holder can't be stopped, if no process supervises its hold. `at`: the server.
@@ -199,9 +125,6 @@ fn unwatched(found: &Inspected, at: &str, hold: &Hold) -> Option<String> {
     }
 }
 
-/// Pause between looks: Redis doesn't report that one of several holders has left, and a person waits.
-const LOOK_OFTEN: Duration = Duration::from_millis(250);
-
 /// Waits until none of these holds the lock any more; the lock after that.
 ///
 /// # Errors
@@ -218,48 +141,43 @@ fn wait_until_gone(
     let leases = leases.unwrap_or_default();
     loop {
         // The server was reached before, so it may come back.
-        let looked = looks.ask(leases);
-        let (looked, mut found) = looked
+        let answer = looks.ask(leases);
+        let mut answer = answer
             .with_context(|| format!("asked {whom} to stop, but couldn't confirm that it did"))?;
-        let Some(found) = found.pop() else {
+        let Some(lock) = answer.pop() else {
             continue;
         };
-        let asked: Vec<&Hold> = still_held(&found, holds).collect();
-        if asked.is_empty() {
+        let is_asked = |hold: &&Hold| holds.iter().any(|asked| asked.id == hold.id);
+        let at_work = lock.holds().iter().filter(is_asked);
+        let at_work = at_work.filter(|hold| kept(hold) != Some(Kept::AtLeast));
+        let at_work: Vec<&Hold> = at_work.collect();
+        if at_work.is_empty() {
             report::status_line(None);
-            return Ok(found);
+            return Ok(lock);
         }
-        for hold in &asked {
-            if let Some(line) = no_sign_of_life(&found.name, hold, found.now_ms)
+        for hold in &at_work {
+            if let Some(line) = no_sign_of_life(&lock.name, hold, lock.now_ms)
                 && silent.insert(hold.id.clone())
             {
                 settings.verbosity.info(line);
             }
         }
-        let is_over = asked.iter().all(|hold| kept(hold) == Some(Kept::ForGuards));
-        let guards = if is_over { "the guards of " } else { "" };
-        let line = |at: Moment| {
-            let (name, lasting) = (&found.name, report::whole_seconds(at.since(began)));
-            let now_ms = found.now_ms.saturating_add(milliseconds(at.since(looked)));
-            let seen = asked.first().filter(|hold| has_seen(hold, found.now_ms));
-            let killed = seen.and_then(|hold| killed_in(hold, now_ms));
-            let killed = killed.unwrap_or_default();
+        let line = || {
+            let (name, lasting) = (&lock.name, report::whole_seconds(now().since(began)));
+            let seen = at_work.first().filter(|hold| has_seen(hold, lock.now_ms));
+            let both = seen.and_then(|hold| hold.stopping.as_ref().zip(hold.holder.as_ref()));
+            let killed = both.map_or(String::new(), |(by, holder)| {
+                report::killed_in(by, &holder.who, lock.now_ms)
+            });
             format!(
-                "waited {lasting} so far for {guards}{whom} to stop and release lock \"{name}\"{killed}"
+                "waited {lasting} so far for {whom} to stop and release lock \"{name}\"{killed}"
             )
         };
-        looks.wait_until(looked + LOOK_OFTEN, ("", None), line)?;
+        looks.pause("", None, line);
     }
 }
 
-/// Returns when the command of a holder that was asked to stop gets SIGKILL.
-fn killed_in(hold: &Hold, now_ms: u64) -> Option<String> {
-    let (by, holder) = (hold.stopping.as_ref()?, hold.holder.as_ref()?);
-    Some(report::killed_in(by, &holder.who, now_ms))
-}
-
-/// What is known of a hold that is gone, and that its command has not ended: it lost the lock first. The
-/// history knows how it ended.
+/// Returns the message that a hold ended before its command had, if the history knows that of one of them.
 fn lost_first(
     holds: &[&Hold],
     lock: &Lock,
@@ -271,12 +189,8 @@ fn lost_first(
         let id = &entry.hold.as_ref()?.id;
         match entry.outcome {
             _ if !holds.iter().any(|hold| hold.id == *id) => None,
-            HoldOutcome::Expired => Some("its lease expired".to_owned()),
-            HoldOutcome::Forced => {
-                let by = entry.by.as_ref().map(report::client_in_words);
-                let by = by.map_or(String::new(), |by| format!(" by {by}"));
-                Some(format!("it was forced free{by}"))
-            }
+            HoldOutcome::Expired => Some("its lease expired"),
+            HoldOutcome::Forced => Some("it was forced free"),
             _ => None,
         }
     };
@@ -286,18 +200,10 @@ fn lost_first(
     };
     let names = std::slice::from_ref(lock.name());
     settings.locks.each_history(client, names, read).ok()?;
-    let how = how?;
+    let (how, whom) = (how?, whom(holds));
     Some(format!(
-        "asked {} to stop, but {how} before its command had ended; the command may still run",
-        whom(holds)
+        "asked {whom} to stop, but {how} before its command had ended; the command may still run"
     ))
-}
-
-/// Those of these holds that still have the lock while their commands run.
-fn still_held<'a>(found: &'a Inspected, asked: &[&Hold]) -> impl Iterator<Item = &'a Hold> {
-    let holds = found.holds().iter();
-    let is_asked = |hold: &&Hold| asked.iter().any(|asked| asked.id == hold.id);
-    holds.filter(move |hold| kept(hold) != Some(Kept::AtLeast) && is_asked(hold))
 }
 
 /// Delay after which a command that should have got SIGKILL is overdue.

@@ -13,7 +13,7 @@ mod timing;
 use std::rc::Rc;
 use std::time::Duration;
 
-pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
+pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit};
 use self::timing::{heartbeat, is_short, next, poll_interval};
 use crate::clock::Moment;
 use crate::decide::lease::{Lease, Terms, shortest_for};

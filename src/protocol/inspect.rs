@@ -10,7 +10,6 @@ use super::answer::Busy;
 use super::client::Client;
 use super::guard::GuardEntry;
 use super::history::{NEWEST, usual_of};
-use super::lock::Lock;
 use super::locks::Locks;
 use super::name::{Name, index_key};
 use super::scripts::{
@@ -290,14 +289,6 @@ impl Locks {
             args: args.map(<[u8]>::to_vec).collect(),
             ..self.lock(name.clone()).call(&INSPECT, Vec::new())
         }
-    }
-
-    /// Has the server notify us when one of these locks changes for the next time, where it can.
-    pub fn track(&self, client: &mut Client, names: &[Name]) -> Result<(), Error> {
-        let locks: Vec<Lock> = names.iter().map(|name| self.lock(name.clone())).collect();
-        client.with_connection(|connection, _| {
-            connection.track_keys(locks.iter().map(|lock| lock.keys.lock.as_slice()))
-        })
     }
 
     /// The names of locks, sorted.

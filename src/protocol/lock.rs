@@ -8,7 +8,7 @@ use redis::Value;
 use super::client::Client;
 use super::name::{Keys, Name};
 use super::scripts::{
-    self, FORCE, FREEZE, STOP, Script, THAW, count, cursor, entry, in_parts, unexpected_reply,
+    FORCE, FREEZE, STOP, Script, THAW, count, cursor, entry, in_parts, unexpected_reply,
 };
 use super::who::{Holder, Waiter, Who};
 use crate::redis::call::Call;
@@ -65,9 +65,7 @@ impl Lock {
                     // The last of them have ended by themselves.
                     [Value::Int(0)] if freed > 0 => freed_from(last.take(), freed),
                     [Value::Int(0)] => Forced::WasFree,
-                    [Value::Int(2), id, holder] => {
-                        Forced::HeldByOther(scripts::id(id)?, entry(holder, Holder::parse)?)
-                    }
+                    [Value::Int(2), ..] => Forced::HeldByOther,
                     [Value::Int(3), waiter] => Forced::WaiterRemoved(entry(waiter, Waiter::parse)?),
                     [Value::Int(4), holders, queue] => {
                         from = [cursor(holders)?, cursor(queue)?];
@@ -150,8 +148,8 @@ pub enum Forced {
     Freed { holder: Option<Holder>, others: u32 },
     /// It had no holder.
     WasFree,
-    /// A holder with another id than the given one: its id, and that holder.
-    HeldByOther(String, Option<Holder>),
+    /// No holder has the given id.
+    HeldByOther,
     /// The id is that of this waiter, which isn't in the queue any more.
     WaiterRemoved(Option<Waiter>),
 }

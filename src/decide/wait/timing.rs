@@ -69,7 +69,7 @@ pub fn next(
 /// How long until a lease has ended that lasts for `left` more: one millisecond more, as Redis rounds
 /// the remaining time down, and never so short that looking for it becomes a loop. A lease can be over
 /// and its lock still be held: by other members, or because it is frozen.
-pub fn end_of(left: Duration) -> Duration {
+pub(super) fn end_of(left: Duration) -> Duration {
     (left + Duration::from_millis(1)).max(FLOOR)
 }
 

@@ -260,9 +260,9 @@ fn stop_ends_the_guards_with_the_run_and_waits_for_them_even_if_the_run_is_over(
             guard.expect_line("asked");
             await_end_of_run(&redis);
         }
-        // Its first look is behind it.
-        wait_until("stop watches the lock", || {
-            stop.has_ended() || redis.trackers() > 2
+        let scripts = redis.scripts();
+        wait_until("stop has looked at the lock", || {
+            stop.has_ended() || redis.scripts() > scripts + 8
         });
         assert!(!stop.has_ended() && !holder.run.has_ended());
         let_guards_end(&redis);

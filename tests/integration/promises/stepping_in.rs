@@ -127,13 +127,15 @@ fn with_no_wait_stop_returns_while_the_command_still_ends() {
     let script =
         r#"trap 'echo asked; read go <"$HOME/gate"; exit 0' TERM; echo ready; sleep 60 & wait"#;
     let mut run = Running::ready(&mut redis.run("-k 60s --ttl 3m a", script));
-    let text = "to stop; \"a\" is handed over after that";
+    let text = "to stop; \"a\" is released after that";
     answers(&redis, "stop -n a", 0, text);
     run.expect_line("asked");
     assert!(redis.is_held("a"));
     // The same once more, until somebody doesn't want to wait for it any longer.
+    let scripts = redis.scripts();
     let again = Running::start(&mut redis.redlock(&["stop", "a"]));
-    wait_until("it looks at the lock", || redis.trackers() >= 2);
+    // It looks at the lock again and again.
+    wait_until("it waits for the end", || redis.scripts() > scripts + 12);
     again.signal(Signal::SIGINT);
     again.finish().assert_killed_by(libc::SIGINT);
     assert!(redis.is_held("a"));
@@ -165,7 +167,8 @@ fn a_lock_that_nobody_holds_can_neither_be_stopped_nor_released() {
 fn a_run_that_is_forced_free_prints_by_whom_and_why_and_release_prints_the_fate_of_its_command() {
     let redis = Redis::start();
     let run = Gated::start(&redis, &["a"]).ready();
-    let fate = "; its command is being stopped, unless it runs with REDLOCK_ON_LOST=warn\n";
+    let fate =
+        "; commands that redlock supervises are being stopped, except with REDLOCK_ON_LOST=warn\n";
     answers(&redis, "release --force --reason stuck a", 0, fate)
         .assert_says("forced free; it was held by ");
     run.run
@@ -176,7 +179,7 @@ fn a_run_that_is_forced_free_prints_by_whom_and_why_and_release_prints_the_fate_
         "; no redlock process supervised this hold, so a job that relied on it keeps running";
     answers(&redis, "release --force a", 0, fate);
     let several = [(); 2].map(|()| Gated::start(&redis, &["-s", "a"]).ready());
-    let fate = " and 1 more; their commands are being stopped, except with REDLOCK_ON_LOST=warn\n";
+    let fate = " and another; commands that redlock supervises are being stopped";
     answers(&redis, "release --force --all a", 0, fate);
     for run in several {
         run.run.finish().assert_exited(79);
@@ -365,7 +368,7 @@ fn stop_of_a_suspended_holder_says_how_long_it_has_not_renewed_and_what_frees_th
     wait_until("its renewal is overdue", || {
         status().contains("s overdue: ")
     });
-    let text = "to stop; \"b\" is handed over";
+    let text = "to stop; \"b\" is released";
     let stderr = answers(&redis, "stop -n b", 0, text).stderr;
     let prefix = "to free lock \"b\" now: redlock ";
     let (_, line) = stderr.split_once(prefix).unwrap();
