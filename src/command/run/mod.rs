@@ -16,7 +16,7 @@ use nix::unistd::{getpid, getsid};
 
 use super::acquisition::{self, Acquisition, Requester, expect_no, outcome_of, random_fraction};
 use super::identity::own_job;
-use super::usage::{parse_names, program_path, refuse};
+use super::usage::{Refusal, parse_names, program_path, refuse};
 use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, now};
 use crate::config::Settings;
@@ -29,7 +29,7 @@ use crate::report::{self, quote};
 use crate::signal::{Signals, on_terminal};
 use crate::stderr;
 use crate::supervise::HeldLocks;
-use crate::supervise::child;
+use crate::supervise::child::Prepared;
 use crate::supervise::environment::{self, Environment};
 use crate::supervise::hook::{Hook, News};
 use crate::supervise::process;
@@ -46,10 +46,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     {
         return refuse(Exit::Usage, format!("{option} takes one NAME"));
     }
-    let command = match options.shell.clone() {
-        Some(script) => vec!["sh".into(), "-c".into(), script],
-        None => options.command.clone(),
-    };
+    let (command, prepared) = prepare(options.shell.as_ref(), &options.command)?;
     if settings.locks.have_no_url() {
         settings.verbosity.verbose(report::NO_URL);
     }
@@ -61,10 +58,6 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         ..own_job(&options.acquire, settings, words)
     };
     settings.replicate()?;
-    let prepared = match child::Prepared::new(&command, &VARIABLES) {
-        Ok(prepared) => prepared,
-        Err(error) => return Ok(cannot_run(&command, &SpawnError::CannotExecute(error))),
-    };
     let mut acquisition =
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     acquisition.request.once_per = options.once_per.unwrap_or_default();
@@ -93,6 +86,24 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     run.acquire_and_run(work)
 }
 
+/// Returns the words of COMMAND, or of the shell for the SCRIPT of -c, prepared to be started.
+///
+/// # Errors
+/// A [`Refusal`] if they can't be executed.
+pub(super) fn prepare(
+    script: Option<&OsString>,
+    command: &[OsString],
+) -> Result<(Vec<OsString>, Prepared)> {
+    let words = match script {
+        Some(script) => vec!["sh".into(), "-c".into(), script.clone()],
+        None => command.to_vec(),
+    };
+    let prepared = Prepared::new(&words, &VARIABLES);
+    let prepared =
+        prepared.map_err(|error| cannot_run(&words, &SpawnError::CannotExecute(error)))?;
+    Ok((words, prepared))
+}
+
 /// What a run knows from its start.
 struct Run<'a> {
     options: &'a cli::Run,
@@ -109,32 +120,30 @@ const BUILTINS: [&str; 53] = [
     "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait", "while",
 ];
 
-/// Reports that a command can't be started.
-pub(super) fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
+/// Returns the end of a run whose command can't be started.
+pub(super) fn cannot_run(command: &[OsString], error: &SpawnError) -> Refusal {
     let program = command.first().map_or(OsStr::new(""), OsString::as_os_str);
+    let path = Path::new(program);
+    let program = program.to_string_lossy();
     let error = match error {
         SpawnError::CannotExecute(error) => error,
         SpawnError::NoProcess(error) => {
-            let program = program.display();
-            report::error(format_args!("can't start a process for {program}: {error}"));
-            return Exit::Internal;
+            let line = format!("can't start a process for {program}: {error}");
+            return Refusal(Exit::Internal, line);
         }
     };
-    let path = Path::new(program);
-    let program = program.to_string_lossy();
-    let is_missing = error.kind() == io::ErrorKind::NotFound;
-    report::error(if is_missing && BUILTINS.contains(&&*program) {
+    if error.kind() != io::ErrorKind::NotFound {
+        let line = format!("can't run {program}: {}", why_not(path, error));
+        return Refusal(Exit::CannotExecute, line);
+    }
+    let line = if BUILTINS.contains(&&*program) {
         format!("command not found: {program} is a builtin of the shell; use -c SCRIPT")
-    } else if is_missing && program.contains(char::is_whitespace) && !path.exists() {
+    } else if program.contains(char::is_whitespace) && !path.exists() {
         format!("command not found: \"{program}\" is one word; to run a shell line use -c")
     } else {
         format!("can't run {program}: {}", why_not(path, error))
-    });
-    if is_missing {
-        Exit::NotFound
-    } else {
-        Exit::CannotExecute
-    }
+    };
+    Refusal(Exit::NotFound, line)
 }
 
 /// Why a program can't be executed: the system has one word for several reasons.
@@ -194,9 +203,7 @@ fn missing_interpreter(program: &Path) -> String {
         File::open(program).and_then(|file| file.take(LONGEST_FIRST_LINE).read_to_end(&mut start));
     let start = String::from_utf8_lossy(&start);
     let first_line = start.split('\n').next().unwrap_or_default();
-    let Some(line) = first_line.strip_prefix("#!") else {
-        return "its interpreter or loader does not exist".into();
-    };
+    let line = first_line.strip_prefix("#!").unwrap_or_default();
     let line = line.trim_start_matches([' ', '\t']);
     let interpreter = line.split([' ', '\t']).next().unwrap_or_default();
     // The kernel takes the carriage return for a part of the name.
@@ -206,8 +213,8 @@ fn missing_interpreter(program: &Path) -> String {
             r"its interpreter {interpreter}\r does not exist; remove the DOS line endings: sed -i 's/\r$//' {script}"
         );
     }
-    if Path::new(interpreter).exists() {
-        return format!("its interpreter {interpreter} needs a loader that does not exist");
+    if interpreter.is_empty() || Path::new(interpreter).exists() {
+        return "its interpreter or loader does not exist".into();
     }
     format!("its interpreter {interpreter} does not exist")
 }
@@ -354,7 +361,11 @@ impl Run<'_> {
             hook: hook.as_ref(),
         };
         let WorkResult { exit, ran, by } = supervise(&terms, work, &mut holds, sources)
-            .unwrap_or_else(|error| WorkResult::not_started(cannot_run(&work.words, &error)));
+            .unwrap_or_else(|error| {
+                let Refusal(exit, line) = cannot_run(&work.words, &error);
+                report::error(line);
+                WorkResult::not_started(exit)
+            });
         let mode = ReleaseMode::Finished {
             outcome: outcome_of(exit),
             keep_for: match exit {
