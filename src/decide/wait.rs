@@ -56,8 +56,6 @@ pub enum Event {
     /// The time that [`Wait::due`] named has come, as it has at the start, or just a look at the clock.
     Tick,
     Signal(i32),
-    /// The process that the lock was for, or the reader of the output, is gone.
-    Abandoned,
     /// Consequence of an answer about the locks that are held already.
     News(LockNews),
     /// A request failed, or the connection did while nothing was asked.
@@ -124,8 +122,6 @@ pub enum End {
     /// What was held already could not be renewed in time.
     NotRenewed,
     Interrupted(i32),
-    /// The process that the lock was for, or the reader of the output, is gone.
-    Abandoned,
     /// The lock came so late, several times, that its lease was almost over.
     TooSlow,
     Failed(protocol::Error),
@@ -309,7 +305,6 @@ impl Wait {
             Event::Signal(SIGTSTP) => self.actions.push(Action::Suspend),
             // Nothing works under a lease yet.
             Event::Signal(_) | Event::News(LockNews::Held { .. } | LockNews::Failed(_)) => {}
-            Event::Abandoned => self.end(End::Abandoned),
             // Without what is held already, the lock that is waited for is of no use.
             Event::News(news) => self.end(End::HeldLockGone(news)),
             Event::Failed(error) => self.on_failure(error, now),

@@ -91,25 +91,6 @@ impl Client {
         Ok(())
     }
 
-    /// Like [`Self::open`], for a caller that can't wait for longer than `soon`. If the server hasn't let us in by then, returns
-    /// a client for another thread, which opens it in the rest of the time.
-    pub fn open_soon(&mut self, soon: Duration) -> Result<Option<Self>, Error> {
-        if self.is_open() {
-            return Ok(None);
-        }
-        let (started, timeout) = (Instant::now(), self.timeout());
-        match self.deployment.open(soon.min(timeout)) {
-            Ok(connection) => self.connection = Some(connection),
-            Err(error) if timeout <= soon || started.elapsed() < soon => return Err(error),
-            Err(_) => {
-                let mut other = self.another();
-                other.limit_to(timeout.saturating_sub(soon));
-                return Ok(Some(other));
-            }
-        }
-        Ok(None)
-    }
-
     /// The connection; a fresh one where there is none. One copy of this for all requests: a short
     /// run pays for each page of code.
     #[inline(never)]
@@ -239,12 +220,6 @@ impl Client {
             }
         }
         Ok(None)
-    }
-
-    /// Passes over what came in up to now.
-    pub fn skip_incoming(&mut self) -> Result<(), Error> {
-        while self.receive().inspect_err(|_| self.disconnect())?.is_some() {}
-        Ok(())
     }
 
     /// Sends a call whose answer comes in later, by [`Self::receive`]; how long that may take.

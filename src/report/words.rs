@@ -64,14 +64,6 @@ pub fn holder_and_others(known: Option<&Holder>, holders: u32) -> String {
     }
 }
 
-/// Returns who keeps a lock from others: who has frozen it, or holds it.
-pub fn busy_with(busy: &Busy) -> String {
-    match &busy.frozen {
-        Some(frozen) => client_in_words(&frozen.who),
-        None => holder_and_others(busy.holder.as_ref(), busy.holders),
-    }
-}
-
 /// Most that is shown of another client's COMMAND, reason or name at once, in columns.
 const QUOTED: usize = 300;
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::acquisition::{self, Acquisition, Requester, expect_no, outcome_of};
+use super::acquisition::{self, Acquisition, Requester, expect_no, mode_after};
 use super::identity::own_job;
 use super::usage::{Refusal, parse_names, refuse};
 use crate::cli::{self, Format};
@@ -65,17 +65,20 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     // Where that can't be found out, they are handed on, as they were handed to us.
     let _ = acquisition.forget_released();
     let end = acquire_and_print(&acquisition, &mut holds, options, target, &signals);
-    match &end {
-        Ok(None) => holds.leave(),
-        Ok(Some(exit)) => acquisition
-            .farewell(&after_keeping(*exit), None)
-            .release_all(holds),
-        Err(_) => {
-            acquisition
-                .farewell(&ReleaseMode::UNUSED, Some(&signals))
-                .release_all(holds);
+    let mode = match &end {
+        Ok(None) => {
+            holds.leave();
+            return Ok(Exit::Success);
         }
-    }
+        // Nobody knows the status of a script.
+        Ok(Some(Exit::Command(_))) => ReleaseMode::Finished {
+            outcome: HoldOutcome::Released,
+            keep_for: Duration::ZERO,
+        },
+        Ok(Some(exit)) => mode_after(*exit, Duration::ZERO),
+        Err(_) => ReleaseMode::UNUSED,
+    };
+    acquisition.release_all(&mode, &signals, holds);
     end.map(|_| Exit::Success)
 }
 
@@ -137,17 +140,6 @@ fn acquire_and_print(
 
 /// Said of a keeper that may not find all that its script has started.
 const HIDDEN: &str = "/proc hides the processes of other users (hidepid): if the script is stopped or killed, or with --with-children, the lock isn't released, and expires with its lease";
-
-/// Returns how a keeper releases what it has kept.
-fn after_keeping(exit: Exit) -> ReleaseMode {
-    ReleaseMode::Finished {
-        outcome: match exit {
-            Exit::Command(_) => HoldOutcome::Released,
-            exit => outcome_of(exit),
-        },
-        keep_for: Duration::ZERO,
-    }
-}
 
 /// The process to keep the lock for.
 fn target(pid: i32, options: &cli::Acquire, settings: &Settings) -> Result<Target> {

@@ -7,22 +7,22 @@ mod ends;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::io;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::super::usage::Refusal;
-use super::background::{Background, in_background};
-use super::{Acquisition, Requester, SLOW_TO_OPEN, deadlock, open, random_fraction};
+use super::background::Background;
+use super::farewell::longest_farewell;
+use super::{Acquisition, Requester, deadlock, open, random_fraction};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::renewals::LockNews;
 use crate::decide::wait::{self, Wait, WaitLimit};
 use crate::protocol::{
-    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Limit, Place, Push, ReleaseMode,
+    Acquired, Busy, Claim, Client, Error, ErrorKind, Incoming, Limit, Place, Push, ReleaseMode,
     SkipReason, WaitEdge, Who,
 };
 use crate::report::{self, Outlook, Verbosity};
@@ -32,9 +32,12 @@ use crate::supervise::process;
 use crate::sys::poll::sleep;
 use crate::systemd;
 
-/// Time for a server that has never answered, to take back what it was asked: over the same
-/// connection, and if that is dead and the server is not, over another one.
-const UNHEARD: Duration = Duration::from_millis(500);
+/// Time for a server that didn't answer, to take back what it was asked: over the same connection, and if that is dead and the
+/// server is not, over another one.
+const SILENT: Duration = Duration::from_millis(500);
+
+/// Least time for a question at the end of a wait, and for a search that is under way.
+const LEAST_TIME: Duration = Duration::from_millis(250);
 
 /// One wait for one lock.
 pub struct Attempt<'a> {
@@ -51,8 +54,6 @@ pub struct Attempt<'a> {
     search: Option<deadlock::Search>,
     /// The pid of the holder, if the holder has started this process: it waits for this run.
     own_holder: Option<i32>,
-    /// The last question had no answer in time.
-    timed_out: bool,
     /// Why it is tried again.
     failure: String,
     /// Time of the first failure of replicas to confirm the grant.
@@ -60,8 +61,6 @@ pub struct Attempt<'a> {
     /// How long a hold of this lock usually lasts, where the history has said so; and whether it was asked.
     usual: Option<Duration>,
     asked_usual: bool,
-    /// What we wait for was shown on a terminal.
-    was_shown: bool,
     /// When the acquisition began.
     started: Moment,
     /// Why the run ends without the lock, with what others are to know of it.
@@ -71,18 +70,14 @@ pub struct Attempt<'a> {
     timer: &'a mut Timer,
 }
 
-/// Step of the wait: continue, or end.
-type Step<T = ()> = ControlFlow<wait::End, T>;
+/// Step of the wait: continue, or end, also because something fails that waiting needs.
+type Step<T = ()> = ControlFlow<Result<wait::End>, T>;
 
 /// Ends the wait without something that waiting needs.
-fn needed<T>(result: Result<T, impl Into<io::Error>>) -> Step<T> {
-    match result.map_err(Into::into) {
+fn needed<T>(result: Result<T, impl Into<anyhow::Error>>) -> Step<T> {
+    match result.map_err(Into::into).context("can't wait") {
         Ok(value) => Continue(value),
-        Err(error) => {
-            let line = format!("can't wait: {error}");
-            let error = protocol::Error::new(ErrorKind::Internal, line);
-            Break(wait::End::Failed(error))
-        }
+        Err(error) => Break(Err(error)),
     }
 }
 
@@ -128,12 +123,10 @@ impl<'a> Attempt<'a> {
             edge: None,
             search: None,
             own_holder: None,
-            timed_out: false,
             failure: String::new(),
             unconfirmed_since: None,
             usual: None,
             asked_usual: false,
-            was_shown: false,
             started,
             skipped: None,
             requester,
@@ -149,15 +142,11 @@ impl<'a> Attempt<'a> {
     pub(super) fn run(mut self) -> Result<()> {
         let Break(end) = self.run_loop();
         let verbosity = self.verbosity();
-        let was_reached = self.client.server().was_reached();
-        self.acquisition.ends_by.set(match &end {
-            _ if self.timed_out && !was_reached => Some(now() + UNHEARD),
-            wait::End::Failed(error) if error.kind.is_unreachable() && was_reached => {
-                self.wait.ends_by()
-            }
-            _ => None,
-        });
-        let outcome = self.conclude(end);
+        let is_silent = |error: &Error| error.kind.is_unreachable();
+        if matches!(&end, Ok(wait::End::Failed(error)) if is_silent(error)) {
+            self.acquisition.ends_by.set(Some(now() + SILENT));
+        }
+        let outcome = end.and_then(|end| self.conclude(end));
         report::status_line(None);
         self.take_back(outcome.is_ok());
         let host = self.record_skip();
@@ -182,10 +171,10 @@ impl<'a> Attempt<'a> {
     fn take_back(&mut self, is_ours: bool) {
         let is_pending = self.wait.has_pending_request();
         let mode = ReleaseMode::Unused { is_pending };
-        let farewell = self.acquisition.farewell(&mode, Some(self.signals));
-        let within = farewell.within().map(|all| all / 4);
+        let (acquisition, signals) = (self.acquisition, self.signals);
+        let within = acquisition.within(signals).map(|all| all / 4);
         if let Some(search) = self.search.take()
-            && let Some((client, _)) = search.end(within.unwrap_or(SLOW_TO_OPEN))
+            && let Some((client, _)) = search.end(within.unwrap_or(LEAST_TIME))
         {
             self.client = client;
             self.client.lift_limit();
@@ -200,7 +189,8 @@ impl<'a> Attempt<'a> {
         // request whose answer wasn't read. The same connection, where it is good, keeps the order.
         if self.wait.is_known()
             && !is_ours
-            && let Err(error) = farewell.release(&self.claim, &mut self.client, now())
+            && let Err(error) =
+                acquisition.release(&mode, signals, &self.claim, &mut self.client, now())
         {
             self.verbosity().verbose(error);
         }
@@ -212,13 +202,7 @@ impl<'a> Attempt<'a> {
         let (reason, after, by) = self.skipped.take().filter(|_| self.client.is_open())?;
         let (lock, who) = (self.claim.lock(), &self.acquisition.request.who);
         let recorded = lock.record_skip(&mut self.client, (reason, after, by.as_ref()), who);
-        recorded.unwrap_or_else(|error| {
-            self.verbosity().verbose(format_args!(
-                "lock \"{}\": can't record in the history that this run was skipped: {error}",
-                lock.name()
-            ));
-            None
-        })
+        recorded.ok().flatten()
     }
 
     /// Waits for whatever comes next, until the wait is over.
@@ -232,17 +216,44 @@ impl<'a> Attempt<'a> {
     /// Takes in what came over the connection, or else looks around.
     fn take_in(&mut self) -> Step {
         let before = now();
-        let event = match self.client.receive() {
-            Ok(Some(incoming)) => self.event_of(incoming, before),
+        let incoming = match self.client.receive() {
+            Ok(Some(incoming)) => incoming,
             Ok(None) => return self.look_around(),
-            Err(error) => Some(wait::Event::Failed(error)),
+            Err(error) => return self.apply(wait::Event::Failed(error)).map_continue(drop),
         };
-        if let Some(event) = event {
-            self.apply(event)?;
-        }
+        self.held.answered |= matches!(incoming, Incoming::AskedAgain(_) | Incoming::Acquired(_));
+        let event = match incoming {
+            Incoming::AskedAgain(within) => wait::Event::Sent(before, within),
+            Incoming::Acquired(answer) => {
+                if let Ok(Acquired::Busy(busy)) = &answer {
+                    self.note_busy(busy);
+                }
+                wait::Event::Answered(answer)
+            }
+            Incoming::Granted(grant) => wait::Event::Granted(grant),
+            Incoming::Push(Push::Message(_) | Push::MessageMissed) => wait::Event::Message,
+            Incoming::Push(Push::SubscribeDenied) => wait::Event::SubscribeDenied,
+            Incoming::Push(Push::Subscribed | Push::KeyChanged) => return Continue(()),
+        };
+        self.apply(event)?;
         match self.own_holder {
-            Some(_) => Break(wait::End::Deadlock(Vec::new())),
+            Some(_) => Break(Ok(wait::End::Deadlock(Vec::new()))),
             None => Continue(()),
+        }
+    }
+
+    /// Notes if the holder has started this process, and no end of another holder could help. Reports the repair of an expiry.
+    fn note_busy(&mut self, busy: &Busy) {
+        let is_alone = busy.holders == 1 || self.acquisition.request.limit == Limit::EXCLUSIVE;
+        let holder = busy.holder.as_ref().filter(|_| is_alone);
+        let instance = holder.and_then(|holder| holder.who.instance.as_ref());
+        self.own_holder = instance.and_then(|instance| process::ancestor(instance));
+        if busy.repaired {
+            let ttl = report::format_duration(self.acquisition.request.ttl);
+            let name = self.claim.lock().name();
+            self.verbosity().info(format_args!(
+                "lock \"{name}\" of another client had no expiry; it now expires in {ttl}"
+            ));
         }
     }
 
@@ -252,8 +263,8 @@ impl<'a> Attempt<'a> {
         while let Some(received) = needed(self.signals.next())? {
             self.apply(wait::Event::Signal(received.signal))?;
         }
-        if self.requester.check().is_err() {
-            self.apply(wait::Event::Abandoned)?;
+        if let Err(error) = self.requester.check() {
+            return Break(Err(error));
         }
         for news in self.held.news() {
             if let LockNews::Failed(error) = &news {
@@ -287,29 +298,6 @@ impl<'a> Attempt<'a> {
         needed(sleep(fds, self.requester.output))
     }
 
-    /// Returns what came in since `before` as an event, if it is one for a waiter.
-    fn event_of(&mut self, incoming: Incoming, before: Moment) -> Option<wait::Event> {
-        self.held.answered |= matches!(incoming, Incoming::AskedAgain(_) | Incoming::Acquired(_));
-        if let Incoming::Acquired(Ok(Acquired::Busy(busy))) = &incoming {
-            self.own_holder = self.own_holder(busy);
-            if busy.repaired {
-                let ttl = report::format_duration(self.acquisition.request.ttl);
-                let name = self.claim.lock().name();
-                self.verbosity().info(format_args!(
-                    "lock \"{name}\" of another client had no expiry; it now expires in {ttl}"
-                ));
-            }
-        }
-        match incoming {
-            Incoming::AskedAgain(within) => Some(wait::Event::Sent(before, within)),
-            Incoming::Acquired(answer) => Some(wait::Event::Answered(answer)),
-            Incoming::Granted(grant) => Some(wait::Event::Granted(grant)),
-            Incoming::Push(Push::Message(_) | Push::MessageMissed) => Some(wait::Event::Message),
-            Incoming::Push(Push::SubscribeDenied) => Some(wait::Event::SubscribeDenied),
-            Incoming::Push(Push::Subscribed | Push::KeyChanged) => None,
-        }
-    }
-
     /// Lets the wait decide about an event, carries that out, and goes on with the events that follow from it. Returns
     /// true if there was anything to do.
     fn apply(&mut self, event: wait::Event) -> Step<bool> {
@@ -319,7 +307,7 @@ impl<'a> Attempt<'a> {
             for action in self.wait.on_event(event, self.held.lease(), now()) {
                 was_idle = false;
                 match action {
-                    wait::Action::End(end) => return Break(end),
+                    wait::Action::End(end) => return Break(Ok(end)),
                     wait::Action::Suspend => drop(needed(self.signals.suspend())?),
                     action => {
                         let failed = self.perform(action).err();
@@ -332,12 +320,11 @@ impl<'a> Attempt<'a> {
     }
 
     /// Does what the wait has decided; the results are added to the events.
-    fn perform(&mut self, action: wait::Action) -> Result<(), protocol::Error> {
+    fn perform(&mut self, action: wait::Action) -> Result<(), Error> {
         match action {
             wait::Action::SearchDeadlock(lasting) => self.search_deadlock(lasting),
             wait::Action::Ask(place) => return self.ask(place),
             wait::Action::TimeOut => {
-                self.timed_out = true;
                 // What is under way there is left alone, and so is its connection.
                 self.search = None;
                 return Err(self.client.server().silent_error());
@@ -378,68 +365,30 @@ impl<'a> Attempt<'a> {
     }
 
     /// Shows what we wait for, and what to expect to a user who sees that.
-    fn show(&mut self, busy: &Busy, age: Duration) -> Result<(), protocol::Error> {
-        let is_silent = self.verbosity() < Verbosity::Normal;
-        self.was_shown = !is_silent && report::has_terminal();
+    fn show(&mut self, busy: &Busy, age: Duration) -> Result<(), Error> {
+        let (locks, verbosity) = (&self.acquisition.settings.locks, self.verbosity());
+        let name = self.claim.lock().name();
+        let mut answer = Ok(());
         // What is held already needs this thread more.
         let is_free = self.held.all.is_empty() && self.client.is_open();
-        let mut answer = Ok(());
-        if !is_silent && !self.asked_usual && is_free {
+        if is_free && verbosity >= Verbosity::Normal && !self.asked_usual {
             self.asked_usual = true;
-            // A log gets a line a minute, which is to say all; a terminal need not wait for the rest.
-            if self.was_shown {
-                self.show_line(busy, age);
-            }
-            answer = self.ask_usual();
+            // A signal waits for the answer.
+            self.client.limit_to(longest_farewell(locks));
+            let usual = locks.usual(&mut self.client, name);
+            self.client.lift_limit();
+            answer = usual.map(|usual| self.usual = usual);
         }
-        self.show_line(busy, age);
-        answer
-    }
-
-    fn show_line(&self, busy: &Busy, age: Duration) {
         let outlook = Outlook {
-            at: report::at_server(&self.acquisition.settings.locks),
-            this_host_only: report::this_host_only(&self.acquisition.settings.locks),
+            at: report::at_server(locks),
+            this_host_only: report::this_host_only(locks),
             usual: self.usual,
             queues: true,
         };
-        let line = report::waiting_line(self.claim.lock().name(), busy, age, &outlook);
+        let line = report::waiting_line(name, busy, age, &outlook);
         systemd::status(&line);
-        self.verbosity().progress(&line);
-    }
-
-    /// After a wait that was shown, or that is to be reported: how long it was.
-    fn report_wait(&self, waited: Duration) {
-        let verbosity = self.verbosity();
-        let (name, time) = (self.claim.lock().name(), report::format_wait(waited));
-        let line = format_args!("got \"{name}\" after {time}");
-        if self.was_shown {
-            verbosity.info(line);
-        } else if !waited.is_zero() {
-            verbosity.verbose(line);
-        }
-    }
-
-    /// Asks the server how long a hold of the lock usually lasts, unless a signal comes that ends this process.
-    fn ask_usual(&mut self) -> Result<(), protocol::Error> {
-        let locks = self.acquisition.settings.locks.clone();
-        let name = self.claim.lock().name().clone();
-        let asked = self.by_last_answer(|attempt| {
-            let mut client = attempt.client.hand_over();
-            in_background(attempt.signals, move || {
-                let usual = locks.usual(&mut client, &name);
-                (client, usual)
-            })
-        });
-        match asked? {
-            Ok((client, usual)) => {
-                self.client = client;
-                self.client.lift_limit();
-                self.usual = usual?;
-            }
-            Err(signal) => self.events.push_back(wait::Event::Signal(signal)),
-        }
-        Ok(())
+        verbosity.progress(&line);
+        answer
     }
 
     /// Begins to look for a deadlock, if there is a connection for that.
@@ -447,14 +396,12 @@ impl<'a> Attempt<'a> {
         if self.client.is_open() {
             let new = || deadlock::edge(self.acquisition, self.held, &self.claim);
             let edge = self.edge.get_or_insert_with(new).clone();
-            let search = Background::start(|| {
-                // If no thread can be made, this one waits for it, and has to end in time.
-                let mut client = self.by_last_answer(|attempt| attempt.client.hand_over());
-                move || {
-                    let published = edge.publish(&mut client, lasting);
-                    let cycle = published.and_then(|()| edge.look(&mut client));
-                    (client, cycle)
-                }
+            // If no thread can be made, this one waits for it, and must end in time.
+            let mut client = self.by_last_answer(|attempt| attempt.client.hand_over());
+            let search = Background::start(move || {
+                let published = edge.publish(&mut client, lasting);
+                let cycle = published.and_then(|()| edge.look(&mut client));
+                (client, cycle)
             });
             self.search = search.ok();
         }
@@ -466,7 +413,7 @@ impl<'a> Attempt<'a> {
     /// Asks something of which no answer takes much longer than until the last question is to be answered.
     fn by_last_answer<T>(&mut self, ask: impl FnOnce(&mut Self) -> T) -> T {
         if let Some(last) = self.wait.last_answer() {
-            self.client.limit_to(last.since(now()).max(SLOW_TO_OPEN));
+            self.client.limit_to(last.since(now()).max(LEAST_TIME));
         }
         let answer = ask(self);
         self.client.lift_limit();
@@ -474,7 +421,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Sends the question for the lock.
-    fn ask(&mut self, place: Option<Place>) -> Result<(), protocol::Error> {
+    fn ask(&mut self, place: Option<Place>) -> Result<(), Error> {
         let opened = self.by_last_answer(|attempt| {
             // While we waited, another server may have become the primary. And what a grant needs to count is asked for each.
             if place.is_some() || attempt.client.deployment.needs_all_replicas() {
@@ -499,13 +446,6 @@ impl<'a> Attempt<'a> {
         let within = asked.as_ref().copied().unwrap_or_default();
         self.events.push_back(wait::Event::Sent(sent, within));
         asked.map(drop)
-    }
-
-    /// Returns the pid of the holder if the holder has started this process, and no end of another holder could help.
-    fn own_holder(&self, busy: &Busy) -> Option<i32> {
-        let is_alone = busy.holders == 1 || self.acquisition.request.limit == Limit::EXCLUSIVE;
-        let who = &busy.holder.as_ref().filter(|_| is_alone)?.who;
-        process::ancestor(who.instance.as_ref()?)
     }
 
     fn verbosity(&self) -> Verbosity {

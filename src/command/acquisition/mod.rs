@@ -9,14 +9,14 @@ mod deadlock;
 mod farewell;
 
 use std::cell::Cell;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
 use self::attempt::Attempt;
-use self::background::in_background;
-pub use self::farewell::{Farewell, TO_SEND, left_to_end};
+use self::background::Background;
+pub use self::farewell::{TO_SEND, left_to_end, mode_after};
 use super::usage::refuse;
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
@@ -25,10 +25,9 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms, shortest_for};
 use crate::duration::{exact, milliseconds};
 use crate::protocol::{
-    self, Claim, Client, ErrorKind, KILL_AFTER, LeaseState, Limit, Lock, Name, QueueOptions,
-    Reentry, ReleaseMode, Request, Supersede, Who,
+    Claim, Client, Error, ErrorKind, KILL_AFTER, LeaseState, Limit, Lock, Name, QueueOptions,
+    Reentry, Request, Supersede, Who,
 };
-use crate::report::Verbosity;
 use crate::signal::{Signals, is_passed_up};
 use crate::supervise::environment::{self, Environment, JobHold};
 use crate::supervise::hook::News;
@@ -109,49 +108,33 @@ impl<'a> Acquisition<'a> {
             );
             return refuse(Exit::Usage, line);
         }
-        let kill_after = usable_kill_after(
-            kill_after.or(settings.kill_after),
+        let kill_after = kill_after.or(settings.kill_after);
+        let longest = ttl.saturating_sub(clock_skew) / 2;
+        if let Some(given) = kill_after.filter(|given| *given > longest) {
+            let long_enough = exact(given * 2 + clock_skew);
+            let [given, longest] = [given, longest].map(exact);
+            settings.verbosity.info(format_args!(
+                "--kill-after {given} is more than half of the TTL: SIGKILL comes {longest} after SIGTERM; --ttl {long_enough} allows {given}"
+            ));
+        }
+        let terms = Terms {
             ttl,
+            kill_after: kill_after.unwrap_or(KILL_AFTER),
             clock_skew,
-            ("--ttl", settings.verbosity),
-        );
-        let request = Request {
-            who: Who {
-                ttl: Some(milliseconds(ttl)),
-                skew: Some(milliseconds(clock_skew)).filter(|ms| *ms > 0),
-                kill_after: Who::unusual_grace(kill_after),
-                ignores_freeze: options.ignore_freeze,
-                ..who
-            },
-            ttl,
-            limit: match (options.shared, options.slots) {
-                (true, _) => Limit::SHARED,
-                (false, Some(slots)) => Limit::slots(slots),
-                (false, None) => Limit::EXCLUSIVE,
-            },
-            queue: QueueOptions {
-                supersede: match (options.supersede, options.seq, options.cancel_in_progress) {
-                    (_, _, true) => Supersede::HoldersToo,
-                    (false, None, false) => Supersede::Nobody,
-                    _ => Supersede::Waiters,
-                },
-                number: options.seq,
-                most_waiting: options.max_queue,
-            },
-            once_per: Duration::ZERO,
-            once_key: None,
-            repair_ttl: settings.repair_ttl,
+        };
+        let who = Who {
+            ttl: Some(milliseconds(ttl)),
+            skew: Some(milliseconds(clock_skew)).filter(|ms| *ms > 0),
+            kill_after: Who::unusual_grace(terms.kill_after),
+            ignores_freeze: options.ignore_freeze,
+            ..who
         };
         Ok(Self {
             settings,
             names,
             wait_options: &options.wait,
-            request,
-            terms: Terms {
-                ttl,
-                kill_after,
-                clock_skew,
-            },
+            request: request(who, ttl, options, settings),
+            terms,
             starts_on_grant: false,
             silence: None,
             inherited: environment::inherited(),
@@ -169,7 +152,7 @@ impl<'a> Acquisition<'a> {
 
     /// Returns the error of a first connection, unless the wait for the lock covers it, as it does for a server that says
     /// that it will be ready.
-    fn first_failure(&self, error: protocol::Error) -> Result<(), protocol::Error> {
+    fn first_failure(&self, error: Error) -> Result<(), Error> {
         let kind = error.kind;
         if kind.is_worth_waiting() || (self.awaits_server() && kind.may_pass()) {
             return Ok(());
@@ -192,7 +175,7 @@ impl<'a> Acquisition<'a> {
     pub fn acquire_all(
         &self,
         started: Moment,
-        opened: Result<Option<i32>, protocol::Error>,
+        opened: Result<Option<i32>, Error>,
         holds: &mut HeldLocks,
         requester: Requester<'_>,
         signals: &Signals,
@@ -213,7 +196,7 @@ impl<'a> Acquisition<'a> {
 
     /// Forgets inherited locks that are over, once they are many: a shell that acquires and releases hands on all
     /// that it has ever held, and the kernel starts no program with an endless environment.
-    pub fn forget_released(&mut self) -> Result<(), protocol::Error> {
+    pub fn forget_released(&mut self) -> Result<(), Error> {
         if self.inherited.len() < MANY_INHERITED {
             return Ok(());
         }
@@ -277,78 +260,76 @@ impl<'a> Acquisition<'a> {
     pub fn environment(&self, holds: &HeldLocks, slots: bool) -> Environment {
         holds.environment(&self.names, &self.inherited, &self.request.who, slots)
     }
+}
 
-    /// The release of what was taken, at the end of a process or of its wait.
-    pub fn farewell<'b>(
-        &'b self,
-        mode: &'b ReleaseMode,
-        signals: Option<&'b Signals>,
-    ) -> Farewell<'b> {
-        Farewell {
-            acquisition: self,
-            mode,
-            signals,
-        }
+/// Returns what the options ask the server for.
+fn request(who: Who, ttl: Duration, options: &cli::AcquireOptions, settings: &Settings) -> Request {
+    Request {
+        who,
+        ttl,
+        limit: match (options.shared, options.slots) {
+            (true, _) => Limit::SHARED,
+            (false, Some(slots)) => Limit::slots(slots),
+            (false, None) => Limit::EXCLUSIVE,
+        },
+        queue: QueueOptions {
+            supersede: match (options.supersede, options.seq, options.cancel_in_progress) {
+                (_, _, true) => Supersede::HoldersToo,
+                (false, None, false) => Supersede::Nobody,
+                _ => Supersede::Waiters,
+            },
+            number: options.seq,
+            most_waiting: options.max_queue,
+        },
+        once_per: Duration::ZERO,
+        once_key: None,
+        repair_ttl: settings.repair_ttl,
     }
 }
 
 /// Fails if there is a signal that ends this process before any work was started.
 pub fn expect_no(signal: Option<i32>) -> Result<()> {
-    signal.map_or(Ok(()), |signal| refuse(ended_by(signal), String::new()))
-}
-
-/// The end by a signal before any work was started.
-fn ended_by(signal: i32) -> Exit {
-    if is_passed_up(signal) {
-        Exit::Interrupted(signal)
-    } else {
-        Exit::Signal(signal)
+    match signal {
+        None => Ok(()),
+        Some(signal) if is_passed_up(signal) => refuse(Exit::Interrupted(signal), String::new()),
+        Some(signal) => refuse(Exit::Signal(signal), String::new()),
     }
 }
-
-/// Returns the time between SIGTERM and SIGKILL, and says so if the lease allows less than `--kill-after` asks for.
-pub fn usable_kill_after(
-    given: Option<Duration>,
-    ttl: Duration,
-    clock_skew: Duration,
-    (option, verbosity): (&str, Verbosity),
-) -> Duration {
-    let longest = ttl.saturating_sub(clock_skew) / 2;
-    if let Some(given) = given.filter(|given| *given > longest) {
-        let long_enough = exact(given * 2 + clock_skew);
-        let [given, longest] = [given, longest].map(exact);
-        verbosity.info(format_args!(
-            "--kill-after {given} is more than half of the TTL: SIGKILL comes {longest} after SIGTERM; {option} {long_enough} allows {given}"
-        ));
-    }
-    given.unwrap_or(KILL_AFTER)
-}
-
-/// How the history calls the end of what was done under a lock.
-pub fn outcome_of(exit: Exit) -> protocol::HoldOutcome {
-    match exit {
-        Exit::Signal(signal) | Exit::Interrupted(signal) => protocol::HoldOutcome::Signal(signal),
-        Exit::Timeout => protocol::HoldOutcome::Timeout,
-        Exit::Lost => protocol::HoldOutcome::Lost,
-        Exit::Cancelled => protocol::HoldOutcome::Cancelled,
-        other => protocol::HoldOutcome::Status(other.code()),
-    }
-}
-
-/// Most servers let us in sooner than this. Where one takes longer, signals have to be heeded.
-const SLOW_TO_OPEN: Duration = Duration::from_millis(250);
 
 /// Opens a connection, for a process whose signals are collected: a signal that ends us, if one comes
 /// before the server lets us in.
-pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, protocol::Error> {
-    let Some(mut other) = client.open_soon(SLOW_TO_OPEN)? else {
+pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, Error> {
+    if client.is_open() {
         return Ok(None);
-    };
-    match in_background(signals, move || other.open().map(|()| other))? {
-        Ok(opened) => *client = opened?,
-        Err(signal) => return Ok(Some(signal)),
     }
-    client.lift_limit();
+    let failed = |error| {
+        let line = format!("can't wait for Redis: {error}");
+        Error::new(ErrorKind::Internal, line)
+    };
+    let mut other = client.hand_over();
+    let opening = Background::start(move || other.open().map(|()| other)).map_err(failed)?;
+    loop {
+        poll::sleep([Some(signals.as_fd()), Some(opening.as_fd())], None).map_err(failed)?;
+        if let Some(signal) = signals.next_ending().map_err(failed)? {
+            return Ok(Some(signal));
+        }
+        if let Some(opened) = opening.finished() {
+            *client = opened?;
+            client.lift_limit();
+            return Ok(None);
+        }
+    }
+}
+
+/// Sleeps until `moment`. Returns the signal that ended the sleep, if one did.
+pub fn sleep_until(moment: Moment, signals: &Signals) -> Result<Option<i32>> {
+    while now() < moment {
+        let mut fds = [poll::readable(signals.as_fd())];
+        poll::wait(&mut fds, Some(moment.since(now())))?;
+        if let Some(signal) = signals.next_ending()? {
+            return Ok(Some(signal));
+        }
+    }
     Ok(None)
 }
 

@@ -5,7 +5,6 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -14,11 +13,13 @@ use std::time::Duration;
 use anyhow::Result;
 use nix::unistd::{getpid, getsid};
 
-use super::acquisition::{self, Acquisition, Requester, expect_no, outcome_of, random_fraction};
+use super::acquisition::{
+    self, Acquisition, Requester, expect_no, mode_after, random_fraction, sleep_until,
+};
 use super::identity::own_job;
 use super::usage::{Refusal, parse_names, program_path, refuse};
 use crate::cli::{self, OnUnreachable};
-use crate::clock::{Moment, now};
+use crate::clock::now;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::ttl_for_failover;
@@ -26,7 +27,7 @@ use crate::decide::session::Policy;
 use crate::protocol::{self, ReleaseMode, Who};
 use crate::reason::reason;
 use crate::report::{self, quote};
-use crate::signal::{Signals, on_terminal};
+use crate::signal::on_terminal;
 use crate::stderr;
 use crate::supervise::HeldLocks;
 use crate::supervise::child::Prepared;
@@ -34,7 +35,7 @@ use crate::supervise::environment::{self, Environment};
 use crate::supervise::hook::{Hook, News};
 use crate::supervise::process;
 use crate::supervise::run::{EventSources, Terms, Work, WorkResult, supervise};
-use crate::sys::{self, SpawnError, poll};
+use crate::sys::{self, SpawnError};
 use crate::variables::{EVENT, VARIABLES};
 
 /// Runs COMMAND under the locks.
@@ -295,10 +296,10 @@ impl Run<'_> {
             return Ok(self.run_command(&work, holds, &mut sources, waited_ms));
         };
         let was_answered = holds.answered;
-        acquisition
-            .farewell(&ReleaseMode::UNUSED, Some(&sources.signals))
-            .release_all(holds);
-        if was_answered || !self.may_run_unlocked(&error) {
+        acquisition.release_all(&ReleaseMode::UNUSED, &sources.signals, holds);
+        let protocol_error = error.downcast_ref::<protocol::Error>();
+        let is_unreachable = protocol_error.is_some_and(|error| error.kind.is_unreachable());
+        if was_answered || !is_unreachable || acquisition.silence.is_none() {
             let waited_ms = now().since(started).as_millis();
             if let Some(news) = acquisition.busy.take()
                 && let Some(hook) = self.hook(Vec::new(), waited_ms)
@@ -366,21 +367,12 @@ impl Run<'_> {
                 report::error(line);
                 WorkResult::not_started(exit)
             });
-        let mode = ReleaseMode::Finished {
-            outcome: outcome_of(exit),
-            keep_for: match exit {
-                // A newer run waits for it to end, or it never began.
-                Exit::Cancelled | Exit::NotFound | Exit::CannotExecute => Duration::ZERO,
-                _ => options.hold_at_least,
-            },
-        };
+        let mode = mode_after(exit, options.hold_at_least);
         // The server answers this process before it notifies the next holder. A hook would inherit this.
         if hook.is_none() {
             sys::yield_cpu();
         }
-        acquisition
-            .farewell(&mode, Some(&sources.signals))
-            .release_all(holds);
+        acquisition.release_all(&mode, &sources.signals, holds);
         if let Some(hook) = &hook {
             let news = News {
                 event: "ended",
@@ -413,24 +405,4 @@ impl Run<'_> {
             ));
         }
     }
-
-    /// Whether COMMAND runs without a lock, where no server was reached at all.
-    fn may_run_unlocked(&self, error: &anyhow::Error) -> bool {
-        let unreachable = error
-            .downcast_ref::<protocol::Error>()
-            .is_some_and(|error| error.kind.is_unreachable());
-        unreachable && self.acquisition.silence.is_some()
-    }
-}
-
-/// Sleeps until a moment. Returns the signal that ended the sleep, if one did.
-fn sleep_until(moment: Moment, signals: &Signals) -> Result<Option<i32>> {
-    while now() < moment {
-        let mut fds = [poll::readable(signals.as_fd())];
-        poll::wait(&mut fds, Some(moment.since(now())))?;
-        if let Some(signal) = signals.next_ending()? {
-            return Ok(Some(signal));
-        }
-    }
-    Ok(None)
 }

@@ -98,14 +98,13 @@ fn guards(redis: &Redis) -> usize {
 }
 
 #[test]
-fn the_next_holder_starts_after_the_last_guard_has_ended_of_which_the_run_is_notified() {
+fn the_next_holder_starts_and_the_run_returns_after_the_last_guard_has_ended() {
     let redis = Redis::left_empty();
     let script = r#"exec redlock run --ttl 120s a -c "$0" 2>&1"#;
     let mut holder = Holder::of(&mut directly(&redis, &["sh", "-c", script, SAYS_HELD]));
     let mut guard = holder.slow_guard(&redis);
     let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
     leave_lock_to(&mut guard, &redis);
-    // Said after a look; the next one would be five seconds later.
     let line = holder.run.line();
     assert!(line.contains("is kept until its guards"), "{line}");
     assert!(!waiter.has_ended() && !holder.run.has_ended());
