@@ -440,14 +440,14 @@ fn listing(redis: &Redis, words: &[&str], lines: Option<usize>) -> Result<Option
             .stderr(Stdio::piped())
             .output()?;
         let took = started.elapsed();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
-            note(format!("{words:?}: {said}"))?;
+            note(format!("{words:?}: {stderr}"))?;
             return Ok(None);
         }
         let printed = String::from_utf8_lossy(&output.stdout).lines().count();
         if lines.is_some_and(|lines| printed != lines) {
-            return Err(format!("{words:?} printed {printed} lines: {said}").into());
+            return Err(format!("{words:?} printed {printed} lines: {stderr}").into());
         }
         if round > 0 {
             times.push(took.as_secs_f64() * 1e3);

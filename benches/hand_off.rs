@@ -719,13 +719,13 @@ impl Etcd {
         });
         if let Err(error) = up {
             let _ = process.kill();
-            let mut said = String::new();
+            let mut message = String::new();
             let mut lines = process.stderr.take().map(BufReader::new);
             if let Some(lines) = &mut lines {
-                let _ = lines.read_line(&mut said);
+                let _ = lines.read_line(&mut message);
             }
             let _ = process.wait();
-            return Err(format!("{error}; {said}"));
+            return Err(format!("{error}; {message}"));
         }
         Ok(Self {
             process,

@@ -211,14 +211,14 @@ fn weight_of_a_holder(redis: &Redis, redlock: &str) -> Result<()> {
     };
     let all = processes();
     let only = |what: &str, is_it: &dyn Fn(&Process) -> bool| -> Result<u32> {
-        let found: Vec<u32> = all
+        let pids: Vec<u32> = all
             .iter()
             .filter(|one| is_it(one))
             .map(|one| one.pid)
             .collect();
-        match found[..] {
+        match pids[..] {
             [pid] => Ok(pid),
-            _ => Err(format!("{} processes are {what}", found.len()).into()),
+            _ => Err(format!("{} processes are {what}", pids.len()).into()),
         }
     };
     let rows = [
@@ -244,8 +244,8 @@ fn weight_of_a_holder(redis: &Redis, redlock: &str) -> Result<()> {
 
 /// The word that follows a name, at the start of a line.
 fn field(text: &str, name: &str) -> Result<String> {
-    let found = text.lines().find_map(|line| line.strip_prefix(name));
-    let word = found.and_then(|rest| rest.split_whitespace().next());
+    let value = text.lines().find_map(|line| line.strip_prefix(name));
+    let word = value.and_then(|rest| rest.split_whitespace().next());
     Ok(word
         .ok_or_else(|| format!("there is no {name}"))?
         .to_owned())

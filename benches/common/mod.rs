@@ -145,10 +145,10 @@ pub(crate) use script;
 /// A number that INFO tells.
 pub fn info(connection: &mut Connection, section: &str, name: &str) -> Result<f64> {
     let info: String = redis::cmd("INFO").arg(section).query(connection)?;
-    let found = info
+    let value = info
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    Ok(found
+    Ok(value
         .ok_or_else(|| format!("INFO says nothing of {name}"))?
         .parse()?)
 }

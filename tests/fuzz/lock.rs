@@ -204,21 +204,21 @@ fn replies() -> Vec<Vec<u8>> {
 /// Returns all replies in a stream that comes in pieces, and whether it can go on.
 fn read(stream: &[u8], piece: usize, limit: usize) -> (Vec<Value>, bool) {
     let mut replies = Replies::default();
-    let mut found = Vec::new();
+    let mut values = Vec::new();
     for bytes in stream.chunks(piece.max(1)) {
         replies.add(bytes);
         loop {
             match replies.next(limit) {
                 Ok(Some(value)) => {
                     assert!(replies.last_weight() <= limit);
-                    found.push(value);
+                    values.push(value);
                 }
                 Ok(None) => break,
-                Err(_) => return (found, false),
+                Err(_) => return (values, false),
             }
         }
     }
-    (found, true)
+    (values, true)
 }
 
 fn depth(value: &Value) -> usize {
@@ -273,9 +273,9 @@ fn answer(value: &Value) {
                 let server = any_server(part);
                 let key: &[u8] = b"p:k\xff";
                 assert_short(&from_server(error, &server, None, None).to_string());
-                let known = from_server(error, &server, Some(key), Some(ACQUIRE.source));
-                assert_short(&known.to_string());
-                if let Some(redirect) = known.redirect() {
+                let error = from_server(error, &server, Some(key), Some(ACQUIRE.source));
+                assert_short(&error.to_string());
+                if let Some(redirect) = error.redirect() {
                     assert_safe_line(&redirect.address(&server.address).to_string());
                 }
             }

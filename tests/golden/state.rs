@@ -97,8 +97,8 @@ pub fn locks() -> Vec<Inspected> {
         text(format!("{end} c0ffee000001 {} {who}", NOW - 5000))
     };
     deploy.holds[0][3] = list([guard(15_000, BRIEF), guard(16_000, SCRIPT)]);
-    let asked = format!(r#"{{"asked":{},{}"#, NOW - 1500, &FULL[1..]);
-    deploy.holds[0][4] = text(asked);
+    let request = format!(r#"{{"asked":{},{}"#, NOW - 1500, &FULL[1..]);
+    deploy.holds[0][4] = text(request);
     deploy.waiting = vec![("1", FULL), ("3", BRIEF), ("1000000000", SCRIPT)];
     let (since, until) = (NOW - 3_600_000, NOW + 86_400_000);
     deploy.frozen = text(format!("{until} {since} {FULL}"));

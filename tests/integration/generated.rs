@@ -137,12 +137,12 @@ fn uncapitalized(name_section: &str) -> String {
 fn page(command: &clap::Command, name: &str) -> (String, String) {
     let is_of_subcommand = command.get_name() != "redlock";
     // clap keeps names as static text.
-    let known: &'static str = name.to_owned().leak();
+    let static_name: &'static str = name.to_owned().leak();
     let usage = command.clone().render_usage().to_string();
     let mut shown = command
         .clone()
-        .display_name(known)
-        .name(known)
+        .display_name(static_name)
+        .name(static_name)
         .override_usage(usage.trim_start_matches("Usage: ").to_owned());
     // The name section has said the first paragraph.
     if let Some(about) = command.get_long_about().map(ToString::to_string)

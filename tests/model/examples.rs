@@ -243,8 +243,8 @@ fn deed(words: &[String], names: &mut Names) -> Result<(Deed, Option<&'static st
             Deed::Command(words.collect())
         }
         [name, ..] => {
-            let found = SCRIPTS.iter().find(|(script, _)| *script == name);
-            let (script, _) = found.ok_or_else(|| format!("no script {name}"))?;
+            let shipped = SCRIPTS.iter().find(|(script, _)| *script == name);
+            let (script, _) = shipped.ok_or_else(|| format!("no script {name}"))?;
             let args = arguments(script, &refs[1..], names)?;
             let args = args.into_iter().map(String::into_bytes).collect();
             return Ok((Deed::Script(script, args), Some(script)));

@@ -123,7 +123,7 @@ pub fn check_same(start: &World, most: usize) -> Result<usize, String> {
     let mut seen = HashSet::from([start.exact_digest()]);
     let mut origins = vec![(0, 0)];
     let mut frontier = VecDeque::from([(0_u32, start.clone())]);
-    let mut known: HashMap<u128, (u32, BTreeSet<String>)> = HashMap::new();
+    let mut successors_of: HashMap<u128, (u32, BTreeSet<String>)> = HashMap::new();
     let mut same = 0;
     while let Some((at, world)) = Order::DepthFirst.next(&mut frontier) {
         let own = world.digest();
@@ -142,8 +142,8 @@ pub fn check_same(start: &World, most: usize) -> Result<usize, String> {
                 frontier.push_back((number, next));
             }
         }
-        let Some((other, others)) = known.get(&own) else {
-            known.insert(own, (at, leads_to));
+        let Some((other, others)) = successors_of.get(&own) else {
+            successors_of.insert(own, (at, leads_to));
             continue;
         };
         same += 1;

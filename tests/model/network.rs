@@ -201,11 +201,11 @@ impl Network {
             && self.keeps_strays
         {
             let node = link.node;
-            let asked = link
+            let calls = link
                 .requests
                 .iter()
                 .map(|request| Rc::clone(&request.asked));
-            self.strays.extend(asked.map(|asked| Stray { node, asked }));
+            self.strays.extend(calls.map(|asked| Stray { node, asked }));
         }
     }
 

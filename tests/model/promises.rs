@@ -314,7 +314,7 @@ impl Facts {
         (now, now_ms): (Duration, i64),
         promises: &[Promise],
     ) -> Result<(), Broken> {
-        let asked = |promise: Promise| promises.contains(&promise);
+        let binds = |promise: Promise| promises.contains(&promise);
         for client in clients {
             let c = client.number;
             let is_run = client.unit() == c;
@@ -344,7 +344,7 @@ impl Facts {
                     (Promise::OrderHolds, is_older),
                 ];
                 let mut all = all.into_iter();
-                if let Some((promise, _)) = all.find(|(promise, breaks)| *breaks && asked(*promise))
+                if let Some((promise, _)) = all.find(|(promise, breaks)| *breaks && binds(*promise))
                 {
                     let (fence, fences) = (client.fence, &self.fences);
                     let what = format!("run {c} starts with the fence {fence}, after {fences:?}");
@@ -356,7 +356,7 @@ impl Facts {
             }
             let ends = client.dead_by();
             let is_late = ends.is_some_and(|end| BOOT + now > end.since_boot());
-            if client.has_command && is_late && client.is_active() && asked(Promise::EndsWithLease)
+            if client.has_command && is_late && client.is_active() && binds(Promise::EndsWithLease)
             {
                 return Err(Broken::new(
                     Promise::EndsWithLease,

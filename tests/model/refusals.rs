@@ -53,11 +53,11 @@ impl Refusing {
             self.accepted += 1;
             return;
         };
-        let told = seen.told();
-        assert_eq!(error.code(), "OOM", "{error:?}: {told}");
-        assert!(may_be_refused(seen), "refused: {told}");
-        assert!(is_same, "done by what was refused: {told}");
-        assert!(done.heard.is_empty(), "sent by what was refused: {told}");
+        let step = seen.told();
+        assert_eq!(error.code(), "OOM", "{error:?}: {step}");
+        assert!(may_be_refused(seen), "refused: {step}");
+        assert!(is_same, "done by what was refused: {step}");
+        assert!(done.heard.is_empty(), "sent by what was refused: {step}");
         self.refused += 1;
     }
 

@@ -275,8 +275,8 @@ impl Visit {
         let Some((broken, path)) = &self.explored.broken else {
             return format!("{}: nothing broken", self.line);
         };
-        let told = told(self.start.clone(), path);
-        format!("{}\n{broken}, in {} steps:\n{told}", self.line, path.len())
+        let steps = told(self.start.clone(), path);
+        format!("{}\n{broken}, in {} steps:\n{steps}", self.line, path.len())
     }
 }
 
@@ -854,8 +854,8 @@ fn what_is_made_wrong_on_purpose_is_found() {
         if is_chosen(name) && (is_whole || defect.is_near) {
             let visit = visit(defect.rules, most, Order::BreadthFirst);
             let broken = visit.explored.broken.as_ref();
-            let found = broken.map(|(broken, _)| broken.promise);
-            assert_eq!(found, Some(defect.promise), "{name}: {}", visit.told());
+            let promise = broken.map(|(broken, _)| broken.promise);
+            assert_eq!(promise, Some(defect.promise), "{name}: {}", visit.told());
             let (broken, path) = broken.expect("it was found");
             let line = format!("{name}: found in {} steps: {broken}", path.len());
             writeln!(std::io::stderr(), "  {line}").expect("stderr");

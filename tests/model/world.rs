@@ -184,8 +184,8 @@ impl Rules {
         asked: &Asked,
     ) -> Rc<Executed> {
         let key = digest_of(&(before.exact_digest, moment, asked.digest));
-        if let Some(known) = self.executed.borrow().get(&key) {
-            return Rc::clone(known);
+        if let Some(executed) = self.executed.borrow().get(&key) {
+            return Rc::clone(executed);
         }
         let mut data = before.data.clone();
         let call = &asked.call;
@@ -542,8 +542,8 @@ impl World {
                 }
             }
             Kind::Repeat => {
-                let asked = links().filter(|(_, link)| !link.requests.is_empty());
-                steps.extend(asked.map(|(c, _)| Step::Repeat(c)));
+                let busy = links().filter(|(_, link)| !link.requests.is_empty());
+                steps.extend(busy.map(|(c, _)| Step::Repeat(c)));
             }
             Kind::Late => {
                 for client in victims() {
@@ -578,8 +578,8 @@ impl World {
                 steps.push(Step::SetClock(-by));
             }
             Kind::Unconfirmed => {
-                let asked = links().filter(|(_, link)| !link.requests.is_empty());
-                steps.extend(asked.map(|(c, _)| Step::ServeUnconfirmed(c)));
+                let busy = links().filter(|(_, link)| !link.requests.is_empty());
+                steps.extend(busy.map(|(c, _)| Step::ServeUnconfirmed(c)));
             }
             Kind::Split | Kind::Reset => self.add_cuts(kind, steps),
             Kind::FailOver => {

@@ -167,15 +167,15 @@ fn play(redis: &Redis, case: Case, number: usize) -> Result<(), String> {
         }
         std::thread::sleep(MS * 20);
     };
-    let said = fs::read_to_string(&stderr).unwrap_or_default();
+    let messages = fs::read_to_string(&stderr).unwrap_or_default();
     let has_run = base.with_extension("ran").exists();
     if fired_at.is_none() && fired.try_recv().is_err() {
         return Err(format!("no {}", case.place));
     }
-    judge(case, status, has_run, &said).map_err(|why| {
-        format!("it {why}: status {status:?}, COMMAND ran: {has_run}, said {said:?}")
+    judge(case, status, has_run, &messages).map_err(|why| {
+        format!("it {why}: status {status:?}, COMMAND ran: {has_run}, said {messages:?}")
     })?;
-    let is_excused = case.is_gone || said.contains("can't release");
+    let is_excused = case.is_gone || messages.contains("can't release");
     if redis.holder(&name) == pid && !is_excused {
         return Err("the run has ended, and its lock is left".into());
     }

@@ -9,12 +9,12 @@ use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 
 /// A server, and a hook that leaves its environment in a file for each event: `acquired` and so on.
-struct Told {
+struct Case {
     redis: Redis,
     hook: String,
 }
 
-impl Told {
+impl Case {
     fn new() -> Self {
         let redis = Redis::start();
         let file = format!("{}/$REDLOCK_EVENT", redis.dir.path().display());
@@ -40,7 +40,7 @@ impl Told {
 
     /// The environment in which the hook was told this.
     #[track_caller]
-    fn told(&self, event: &str) -> Facts {
+    fn env(&self, event: &str) -> Facts {
         let file = self.file(event);
         wait_until(&format!("the hook is told \"{event}\""), || file.exists());
         let text = fs::read_to_string(&file).unwrap();
@@ -50,7 +50,7 @@ impl Told {
         Facts(owned.collect())
     }
 
-    fn was_told(&self, event: &str) -> bool {
+    fn was_called(&self, event: &str) -> bool {
         self.file(event).exists()
     }
 }
@@ -87,14 +87,14 @@ impl Facts {
 
 #[test]
 fn an_event_that_is_too_long_for_a_variable_is_told_truncated() {
-    let told = Told::new();
-    let redis = &told.redis;
+    let case = Case::new();
+    let redis = &case.redis;
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "100000"]);
     // In JSON each letter is an escape of six bytes.
     let names = (0..1000).map(|n| format!("b{n}{}", "é".repeat(90)));
     let names = names.collect::<Vec<_>>().join(" ");
-    outcome(&mut told.run(&format!("-n a {names}"), "true")).assert_code(75);
-    let facts = told.told("busy");
+    outcome(&mut case.run(&format!("-n a {names}"), "true")).assert_code(75);
+    let facts = case.env("busy");
     let shown = facts.get("REDLOCK_NAME");
     assert!(shown.starts_with("a b0é") && shown.ends_with("é…"));
     assert_eq!(facts.json()["name"], shown);
@@ -103,10 +103,10 @@ fn an_event_that_is_too_long_for_a_variable_is_told_truncated() {
 
 #[test]
 fn a_hook_is_told_when_command_starts_and_has_ended() {
-    let told = Told::new();
+    let case = Case::new();
     let script = "sleep 0.05; exit 3";
-    outcome(&mut told.run("--reason why a", script)).assert_code(3);
-    let acquired = told.told("acquired");
+    outcome(&mut case.run("--reason why a", script)).assert_code(3);
+    let acquired = case.env("acquired");
     let same = [
         ("NAME", "a"),
         ("FENCE", acquired.get("REDLOCK_FENCE")),
@@ -118,15 +118,15 @@ fn a_hook_is_told_when_command_starts_and_has_ended() {
     acquired
         .assert(&same)
         .assert(&[("EVENT", "acquired"), ("RAN_MS", ""), ("STATUS", "")]);
-    let ended = told.told("ended");
+    let ended = case.env("ended");
     ended.assert(&same).assert(&[("STATUS", "3")]);
     assert!(ended.number("REDLOCK_RAN_MS") >= 50, "{ended:?}");
     // What else is in it is in the test of the code that writes it.
     assert_eq!(ended.json()["event"], "ended");
     // The command line as others see it, and several locks.
     let script = "echo $REDLOCK_FENCE; : --password s3";
-    let end = outcome(&mut told.redlock(words!("run b a -- sh -c {} --password s3", script)));
-    told.told("ended").assert(&[
+    let end = outcome(&mut case.redlock(words!("run b a -- sh -c {} --password s3", script)));
+    case.env("ended").assert(&[
         ("NAME", "b a"),
         ("FENCE", end.assert_code(0).stdout.trim()),
         (
@@ -140,25 +140,25 @@ fn a_hook_is_told_when_command_starts_and_has_ended() {
 
 #[test]
 fn a_hook_is_told_who_keeps_a_run_from_the_lock() {
-    let told = Told::new();
-    let holder = Gated::start(&told.redis, &["a"]).ready();
-    outcome(&mut told.redlock(words!("run -n -E 9 a -- true"))).assert_code(9);
-    let busy = told.told("busy");
+    let case = Case::new();
+    let holder = Gated::start(&case.redis, &["a"]).ready();
+    outcome(&mut case.redlock(words!("run -n -E 9 a -- true"))).assert_code(9);
+    let busy = case.env("busy");
     let by = format!("@{} (pid {})", host(), holder.run.pid());
     busy.assert(&[("NAME", "a"), ("STATUS", "9"), ("COMMAND", "true")]);
     busy.assert(&[("FENCE", ""), ("RAN_MS", "")]);
     assert!(busy.get("REDLOCK_BY").ends_with(&by), "{busy:?}");
     assert_eq!(busy.json()["by"], busy.get("REDLOCK_BY"));
-    outcome(&mut told.redlock(words!("run -w 100ms a -- true"))).assert_code(75);
-    let busy = told.told("busy");
+    outcome(&mut case.redlock(words!("run -w 100ms a -- true"))).assert_code(75);
+    let busy = case.env("busy");
     busy.assert(&[("STATUS", "75")]);
     assert!(busy.number("REDLOCK_WAITED_MS") >= 100, "{busy:?}");
     holder.end();
     let frozen_by = |who: &str| {
-        let mut freeze = told.redlock(words!("freeze --reason release a"));
+        let mut freeze = case.redlock(words!("freeze --reason release a"));
         outcome(freeze.env("REDLOCK_WHO", who)).assert_code(0);
-        outcome(&mut told.redlock(words!("run -n a -- true"))).assert_code(75);
-        told.told("busy")
+        outcome(&mut case.redlock(words!("run -n a -- true"))).assert_code(75);
+        case.env("busy")
     };
     frozen_by("release night").assert(&[("BY", "release night")]);
     // What others are called must not become a line of a log.
@@ -168,60 +168,60 @@ fn a_hook_is_told_who_keeps_a_run_from_the_lock() {
     assert!(by.starts_with("night") && is_line, "{busy:?}");
     assert!(json["by"].as_str().unwrap().starts_with("night\nshift"));
     for event in ["acquired", "ended"] {
-        assert!(!told.was_told(event));
+        assert!(!case.was_called(event));
     }
 }
 
 #[test]
 fn a_hook_is_told_that_the_lock_is_lost_and_who_has_taken_it() {
-    let told = Told::new();
+    let case = Case::new();
     for options in ["a", "REDLOCK_ON_LOST=warn a"] {
-        let wait = format!("until test -e {}", told.file("lost").display());
+        let wait = format!("until test -e {}", case.file("lost").display());
         let script = format!("echo ready; {wait}; do sleep 0.02; done");
-        let run = Running::ready(&mut told.run(options, &script));
-        let mut force = told.redlock(words!("release --force --yes a"));
+        let run = Running::ready(&mut case.run(options, &script));
+        let mut force = case.redlock(words!("release --force --yes a"));
         outcome(force.env("REDLOCK_WHO", "ann")).assert_code(0);
         run.finish().assert_code(79);
-        let lost = told.told("lost");
+        let lost = case.env("lost");
         lost.assert(&[("NAME", "a"), ("BY", "ann"), ("STATUS", "")]);
         assert_ne!(lost.get("REDLOCK_FENCE"), "");
         lost.number("REDLOCK_RAN_MS");
-        let ended = told.told("ended");
+        let ended = case.env("ended");
         ended.assert(&[("STATUS", "79"), ("BY", "ann")]);
-        told.told("acquired");
+        case.env("acquired");
     }
 }
 
 #[test]
 fn a_run_without_its_command_or_without_a_lock_tells_its_end() {
-    let told = Told::new();
-    outcome(&mut told.redlock(words!("run a -- /no/such/command"))).assert_code(127);
-    let ended = told.told("ended");
+    let case = Case::new();
+    outcome(&mut case.redlock(words!("run a -- /no/such/command"))).assert_code(127);
+    let ended = case.env("ended");
     ended.assert(&[("STATUS", "127"), ("RAN_MS", "0")]);
-    let mut run = told.run("--on-unreachable run a", "exit 4");
+    let mut run = case.run("--on-unreachable run a", "exit 4");
     outcome(run.env("REDLOCK_URL", "unix:///no/such/socket")).assert_code(4);
-    told.told("ended").assert(&[("STATUS", "4"), ("FENCE", "")]);
+    case.env("ended").assert(&[("STATUS", "4"), ("FENCE", "")]);
     // A run that is skipped has nothing to tell.
-    outcome(&mut told.redlock(words!("run a -- true"))).assert_code(0);
-    told.told("ended").assert(&[("STATUS", "0")]);
-    told.told("acquired");
-    outcome(&mut told.redlock(words!("run --once-per 1h a -- true"))).assert_code(0);
-    assert!(!told.was_told("busy"));
+    outcome(&mut case.redlock(words!("run a -- true"))).assert_code(0);
+    case.env("ended").assert(&[("STATUS", "0")]);
+    case.env("acquired");
+    outcome(&mut case.redlock(words!("run --once-per 1h a -- true"))).assert_code(0);
+    assert!(!case.was_called("busy"));
 }
 
 #[test]
 fn a_hook_has_no_secret_of_redlocks_and_the_rest_of_the_environment() {
-    let told = Told::new();
-    let mut run = told.run("a", "echo $REDLOCK_TOKEN");
+    let case = Case::new();
+    let mut run = case.run("a", "echo $REDLOCK_TOKEN");
     run.env("REDLOCK_TTL", "20s")
         .env("REDLOCK_SOMETHING", "s3cret")
         .env("WEBHOOK", "https://example.com/1");
     let end = outcome(&mut run);
     let token = end.assert_code(0).stdout.trim().to_owned();
-    let ended = told.told("ended");
+    let ended = case.env("ended");
     assert_eq!(ended.get("WEBHOOK"), "https://example.com/1");
     let all = format!("{ended:?}");
-    for secret in [token.as_str(), "s3cret", &told.redis.url()] {
+    for secret in [token.as_str(), "s3cret", &case.redis.url()] {
         assert!(!secret.is_empty() && !all.contains(secret), "{secret}");
     }
     let ours = ended.0.keys().filter(|name| name.starts_with("REDLOCK_"));
@@ -234,10 +234,10 @@ fn a_hook_has_no_secret_of_redlocks_and_the_rest_of_the_environment() {
 fn a_hook_inherits_no_descriptor_no_signal_mask_and_no_session() {
     let redis = Redis::start();
     let file = redis.dir.path().join("found");
-    let found = file.display();
+    let report = file.display();
     let hook = format!(
-        "test $REDLOCK_EVENT = ended || exit; ls -l /proc/$$/fd >{found}.new; while read -r line; do case $line in Sig[BI]*) echo \"$line\"; esac; done </proc/$$/status >>{found}.new; \
-         cut -d' ' -f5,6 /proc/$$/stat >>{found}.new; echo $$ $$ in $(pwd) >>{found}.new; mv {found}.new {found}"
+        "test $REDLOCK_EVENT = ended || exit; ls -l /proc/$$/fd >{report}.new; while read -r line; do case $line in Sig[BI]*) echo \"$line\"; esac; done </proc/$$/status >>{report}.new; \
+         cut -d' ' -f5,6 /proc/$$/stat >>{report}.new; echo $$ $$ in $(pwd) >>{report}.new; mv {report}.new {report}"
     );
     let mut run = with_signals(redis.run("a", "true"), |signal| signal == 1, 1 << 9);
     outcome(run.env("REDLOCK_HOOK", &hook)).assert_code(0);
@@ -404,17 +404,17 @@ fn an_orphan_that_looks_like_a_hooks_dies_with_command() {
 
 #[test]
 fn a_typed_ctrl_c_leaves_the_hook_at_work() {
-    let mut told = Told::new();
-    let go = told.file("go");
+    let mut case = Case::new();
+    let go = case.file("go");
     let wait = format!("until test -e {}; do sleep 0.02; done", go.display());
-    told.hook = format!("test $REDLOCK_EVENT != ended || {wait}; {}", told.hook);
-    let mut terminal = Terminal::start(told.run("a", "echo ready; exec sleep 600"));
+    case.hook = format!("test $REDLOCK_EVENT != ended || {wait}; {}", case.hook);
+    let mut terminal = Terminal::start(case.run("a", "echo ready; exec sleep 600"));
     terminal.line("ready");
     terminal.type_in("\x03");
     terminal.finish();
-    assert!(!told.was_told("ended"));
+    assert!(!case.was_called("ended"));
     fs::write(go, "").unwrap();
-    told.told("ended").assert(&[("STATUS", "130")]);
+    case.env("ended").assert(&[("STATUS", "130")]);
 }
 
 #[test]

@@ -240,12 +240,12 @@ fn process(words: &str) -> Pid {
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         line.starts_with("redlock ") && line.contains(words)
     };
-    let found = await_some("the process is there", || {
+    let pid = await_some("the process is there", || {
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.find(is_it)
     });
-    Pid::from_raw(found)
+    Pid::from_raw(pid)
 }
 
 #[test]

@@ -290,14 +290,14 @@ fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
         _ => Action::Pass,
     });
     wait_until("a is asked for once more", || proxy.count("renew") > before);
-    let asked = now();
+    let requested_at = now();
     let left: u64 = redis.cli(&["PTTL", "redlock:b"]).parse().unwrap();
     // The main thread doesn't hear of it.
     let held = words!("-e inject=poll,ppoll,restart_syscall:delay_exit=60s -o /dev/null");
     let mut strace = attach_strace(run.pid(), held);
     wait_until("b is renewed", || proxy.answered("renew") > before + 1);
     wait_until("it is dead", || !is_alive(command));
-    let took = now().saturating_sub(asked);
+    let took = now().saturating_sub(requested_at);
     strace.kill().unwrap();
     strace.wait().unwrap();
     // By the renewal of b it would live for a third of the TTL longer.

@@ -54,8 +54,8 @@ fn compiled() -> PathBuf {
         .args(["-x", "c"])
         .arg(source.path());
     let output = compile.output().expect("there is a C compiler");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{stderr}");
     let library = directory.join("clock.so");
     fresh.persist(&library).unwrap();
     library

@@ -50,10 +50,10 @@ impl Cluster {
         for (node, first) in all.nodes[..3].iter().zip([0, 5462, 10_924]) {
             node.add_slots(first..(first + 5462).min(SLOTS));
         }
-        let known = all.nodes.len().to_string();
+        let count = all.nodes.len().to_string();
         for node in &all.nodes {
             wait_until("the node knows all others", || {
-                node.cluster_info("cluster_known_nodes") == known
+                node.cluster_info("cluster_known_nodes") == count
             });
         }
         for (replica, of) in all.nodes[3..].iter().zip(replicas_of) {

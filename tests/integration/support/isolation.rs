@@ -105,7 +105,7 @@ impl OtherUser {
             let to = dir.path().join(to);
             is_permitted(&["install", "-m", mode, from, to.to_str().unwrap()])
         };
-        let found = |program: &str| {
+        let program_path = |program: &str| {
             let mut places = ["/usr/bin", "/bin"].into_iter();
             let path = places.find_map(|place| {
                 let path = format!("{place}/{program}");
@@ -115,8 +115,8 @@ impl OtherUser {
         };
         if !nix::unistd::getuid().is_root()
             || !install("755", REDLOCK, "redlock")
-            || !install("4755", &found("head"), "head")
-            || !install("4755", &found("setpriv"), "setpriv")
+            || !install("4755", &program_path("head"), "head")
+            || !install("4755", &program_path("setpriv"), "setpriv")
         {
             return None;
         }

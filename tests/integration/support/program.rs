@@ -74,9 +74,9 @@ pub const QUIET: [&str; 6] = [
 
 /// Of `Redis server v=7.0.15 sha=00000000:0 malloc=...`.
 fn name_and_version(line: &str) -> (String, String) {
-    let found = line.split_once(" server v=").and_then(|(name, rest)| {
+    let parts = line.split_once(" server v=").and_then(|(name, rest)| {
         let version = rest.split_whitespace().next()?;
         Some((name.trim().to_owned(), version.to_owned()))
     });
-    found.unwrap_or_else(|| panic!("no name and version of a server: {line:?}"))
+    parts.unwrap_or_else(|| panic!("no name and version of a server: {line:?}"))
 }

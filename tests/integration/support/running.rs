@@ -203,10 +203,10 @@ pub fn attach_strace(pid: i32, options: &[&str]) -> Child {
         .spawn()
         .unwrap();
     let mut attached = String::new();
-    let mut said = BufReader::new(strace.stderr.take().unwrap());
-    said.read_line(&mut attached).unwrap();
+    let mut stderr = BufReader::new(strace.stderr.take().unwrap());
+    stderr.read_line(&mut attached).unwrap();
     // Without a reader, what it says of the next thread would end it.
-    std::thread::spawn(move || io::copy(&mut said, &mut io::sink()));
+    std::thread::spawn(move || io::copy(&mut stderr, &mut io::sink()));
     assert!(attached.contains("attached"), "{attached}");
     strace
 }

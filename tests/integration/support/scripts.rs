@@ -14,8 +14,8 @@ pub const SCRIPTS: [(&str, &str); 17] = scripts![
 
 /// The script of this name.
 pub fn source(name: &str) -> &'static str {
-    let found = SCRIPTS.iter().find(|(script, _)| *script == name);
-    found.unwrap_or_else(|| panic!("no script {name}")).1
+    let entry = SCRIPTS.iter().find(|(script, _)| *script == name);
+    entry.unwrap_or_else(|| panic!("no script {name}")).1
 }
 
 /// The keys of the lock "a", as the scripts take them.

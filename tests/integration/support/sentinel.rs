@@ -179,14 +179,14 @@ impl Replicated {
     pub fn failover(&self) -> usize {
         let old = self.primary();
         let old_port = Some(self.servers[old].port);
-        let mut asked: Option<Instant> = None;
+        let mut requested_at: Option<Instant> = None;
         wait_until("the sentinels have made another server the primary", || {
             // On a busy machine it may come to nothing. If the others are only slow, another one would be too many.
-            if asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(4))
+            if requested_at.is_none_or(|at| at.elapsed() > Duration::from_secs(4))
                 && self.sentinels[0].primary_port() == old_port
             {
                 self.sentinels[0].cli(&["SENTINEL", "FAILOVER", MASTER]);
-                asked = Some(Instant::now());
+                requested_at = Some(Instant::now());
             }
             self.agreed().is_some_and(|number| number != old)
         });

@@ -431,8 +431,8 @@ pub fn field_of(answer: Option<redis::Value>, field: &str) -> String {
     };
     let text = String::from_utf8_lossy(&text).into_owned();
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
-    let found = fields.find(|(name, _)| *name == field);
-    found.map_or_else(String::new, |(_, value)| value.to_owned())
+    let entry = fields.find(|(name, _)| *name == field);
+    entry.map_or_else(String::new, |(_, value)| value.to_owned())
 }
 
 /// A command as it is sent.

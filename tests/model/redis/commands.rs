@@ -105,8 +105,8 @@ impl Run {
     fn answer(&mut self, words: &[Bytes]) -> Answer {
         let name = words.first().map(|name| name.to_ascii_uppercase());
         let name = name.unwrap_or_default();
-        let found = COMMANDS.binary_search_by(|(other, ..)| other.as_bytes().cmp(&name));
-        let Ok(&(name, count, effect, run)) = found.map(|at| &COMMANDS[at]) else {
+        let index = COMMANDS.binary_search_by(|(other, ..)| other.as_bytes().cmp(&name));
+        let Ok(&(name, count, effect, run)) = index.map(|at| &COMMANDS[at]) else {
             return Err("ERR Unknown Redis command called from script".into());
         };
         let given = i64::try_from(words.len()).unwrap();
@@ -353,8 +353,8 @@ impl Run {
 
     fn zscore(&mut self, words: &[Bytes]) -> Answer {
         let members = self.members(&words[0])?;
-        let found = members.iter().find(|(_, member)| *member == words[1]);
-        Ok(found.map_or(Value::Nil, |(score, _)| bulk(score.to_string().as_bytes())))
+        let pair = members.iter().find(|(_, member)| *member == words[1]);
+        Ok(pair.map_or(Value::Nil, |(score, _)| bulk(score.to_string().as_bytes())))
     }
 
     fn zscan(&mut self, words: &[Bytes]) -> Answer {
@@ -366,15 +366,15 @@ impl Run {
 
     fn zrank(&mut self, words: &[Bytes]) -> Answer {
         let members = self.members(&words[0])?;
-        let found = members.iter().position(|(_, member)| *member == words[1]);
-        Ok(found.map_or(Value::Nil, count))
+        let rank = members.iter().position(|(_, member)| *member == words[1]);
+        Ok(rank.map_or(Value::Nil, count))
     }
 
     fn zrange(&mut self, words: &[Bytes]) -> Answer {
         let (first, last) = (integer(&words[1])?, integer(&words[2])?);
         let members = self.members(&words[0])?;
-        let found = &members[range(first, last, members.len())];
-        Ok(listed(found, words[3..] == [b"WITHSCORES"]))
+        let selected = &members[range(first, last, members.len())];
+        Ok(listed(selected, words[3..] == [b"WITHSCORES"]))
     }
 
     fn zrangebyscore(&mut self, words: &[Bytes]) -> Answer {

@@ -107,8 +107,8 @@ impl Interpreter {
 
     fn script(&self, source: &'static str) -> mlua::Result<Function> {
         let place = (source.as_ptr() as usize, source.len());
-        if let Some(known) = self.scripts.borrow().get(&place) {
-            return Ok(known.clone());
+        if let Some(loaded) = self.scripts.borrow().get(&place) {
+            return Ok(loaded.clone());
         }
         let script = self.lua.load(source).set_name("@user_script");
         let script = script.into_function()?;

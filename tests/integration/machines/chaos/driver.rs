@@ -171,11 +171,11 @@ impl Chaos {
                 continue;
             };
             let (_, mut job) = self.running.swap_remove(n);
-            let said = self.stage.said(&job.id.to_string());
+            let path = self.stage.said(&job.id.to_string());
             job.ended = Some(boottime());
             job.status = seen_by_a_shell(status);
-            job.said = fs::read_to_string(&said).unwrap_or_default();
-            let _ = fs::remove_file(said);
+            job.said = fs::read_to_string(&path).unwrap_or_default();
+            let _ = fs::remove_file(path);
             self.history.jobs.push(job);
         }
     }
@@ -310,8 +310,8 @@ impl Chaos {
             let words = ["redlock", "run", "-w", "30s", "-q", name, "--", "true"];
             let status = self.stage.command(&words, "last").status().unwrap();
             if !status.success() {
-                let said = fs::read_to_string(self.stage.said("last")).unwrap_or_default();
-                left.push(format!("{name} can't be had: {status}: {said}"));
+                let stderr = fs::read_to_string(self.stage.said("last")).unwrap_or_default();
+                left.push(format!("{name} can't be had: {status}: {stderr}"));
             }
         }
         let Some(redis) = self.site.observer() else {
@@ -362,8 +362,8 @@ pub fn install(dir: &Path) {
         .arg(dir.join("bin/beater"))
         .arg(source);
     let output = compile.output().expect("there is a C compiler");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{stderr}");
 }
 
 /// A thread that reads the clock all the time, and records when it got no processor. It ends with this.

@@ -249,8 +249,8 @@ impl<Site> Lab<Site> {
         let mut runs = self.runs.lock().unwrap().clone();
         for Run { job, .. } in &mut runs {
             job.processes = beats_of(self.dir.path(), job.id);
-            let said = fs::read_to_string(self.dir.path().join(format!("said/{}", job.id)));
-            job.said = said.unwrap_or_default();
+            let stderr = fs::read_to_string(self.dir.path().join(format!("said/{}", job.id)));
+            job.said = stderr.unwrap_or_default();
         }
         let reports = locks.map(|lock| Report::of(&runs, lock, from, until));
         (Finding::of(&reports), reports)
@@ -323,22 +323,22 @@ impl Post {
     /// Waits for the end of a run. Returns its status, unless the lab has ended it.
     fn end_of(&self, process: &mut Child) -> Option<i32> {
         let over: PathBuf = self.stage.dir.join("over");
-        let mut asked: Option<Instant> = None;
+        let mut requested_at: Option<Instant> = None;
         let status = loop {
             if let Some(status) = process.try_wait().unwrap() {
                 break status;
             }
-            match asked {
+            match requested_at {
                 None if over.exists() => {
-                    asked = Some(Instant::now());
+                    requested_at = Some(Instant::now());
                     send(process.id().cast_signed(), libc::SIGTERM);
                 }
-                Some(asked) if asked.elapsed() > Duration::from_secs(10) => {
+                Some(requested_at) if requested_at.elapsed() > Duration::from_secs(10) => {
                     let _ = process.kill();
                 }
                 _ => std::thread::sleep(Duration::from_millis(10)),
             }
         };
-        seen_by_a_shell(status).filter(|_| asked.is_none() && !over.exists())
+        seen_by_a_shell(status).filter(|_| requested_at.is_none() && !over.exists())
     }
 }
