@@ -1,4 +1,4 @@
-//! How long the server works at most for one call, where 10,000 hold a lock and 10,000 wait for it.
+//! Measures the longest time that the server needs for one call when 10,000 hold a lock and 10,000 wait for it.
 //!
 //! `make bench` runs it.
 
@@ -40,7 +40,7 @@ for n = 1, 10000 do
 end
 ";
 
-/// Those who wait are dead, and the run `token` alone has the lock.
+/// Lua that lets all waiters die and gives the lock to the run `token` alone.
 const DEAD: &str = "
 redis.call('DEL', KEYS[3], KEYS[4], KEYS[9])
 redis.call('SET', KEYS[1], 'token', 'PX', 600000)
@@ -52,7 +52,7 @@ end
 
 struct Case {
     what: &'static str,
-    /// What has become of the crowd, in Lua.
+    /// Lua that changes the crowd before the call.
     before: &'static str,
     script: Script,
     arguments: Vec<&'static str>,
@@ -132,7 +132,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// How long the server works for the call, in ms.
+/// Returns the server's processor time for the call, in ms.
 fn work(connection: &mut Connection, case: &Case) -> Result<f64> {
     let _: () = cmd("FLUSHALL").query(connection)?;
     let mut crowd = cmd("EVAL");
@@ -159,7 +159,7 @@ fn work(connection: &mut Connection, case: &Case) -> Result<f64> {
     Ok(spent * 1e3)
 }
 
-/// How long the thread of the server that answers has worked, in seconds.
+/// Returns the processor time of the server's main thread, in seconds.
 fn processor_time(connection: &mut Connection) -> Result<f64> {
     let mut seconds = |name| info(connection, "cpu", name);
     Ok(seconds("used_cpu_user_main_thread")? + seconds("used_cpu_sys_main_thread")?)

@@ -1,8 +1,7 @@
-//! How many locks one Redis carries: what the scripts cost the server, what a name weighs in its memory, and how long it
-//! takes to list many.
+//! Measures the capacity of one Redis: the scripts' cost, the memory of a name, and the time to list many.
 //!
-//! `make bench` runs it with the release binary in `REDLOCK_BIN`. For a renewal the load generator sends what a run sends,
-//! in one write: the script, and the request to be notified of the next change of the key.
+//! `make bench` runs it with the release binary in `REDLOCK_BIN`. To renew, the load generator sends the same bytes as a run:
+//! in one write, the script and the request for a notification of the next change.
 
 // Counts here are small.
 #![allow(clippy::cast_precision_loss)]
@@ -23,13 +22,13 @@ use crate::common::{
 };
 
 const LOCKS: usize = 100_000;
-/// How many locks each figure of a round is for.
+/// Locks that each figure of a round covers.
 const PART: usize = 20_000;
-/// How many requests are under way at a time on one connection.
+/// Requests under way at a time on one connection.
 const BATCH: usize = 500;
-/// How many connections there are where each run has one, with one request under way on each.
+/// Connections if each run has its own, with one request under way on each.
 const CONNECTIONS: usize = 300;
-/// A lease, and how often it is renewed, in seconds.
+/// Length of a lease and the time between two renewals, in seconds.
 const TTL: f64 = 30.0;
 const RENEWED_EVERY: f64 = TTL / 3.0;
 
@@ -38,12 +37,12 @@ const WHO: &str = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"com
 /// The arguments of the scripts, after the token. All leases outlast the benchmark.
 const ACQUIRE: [&str; 11] = ["600000", "1", WHO, "", "", "0", "", "0", "0", "", ""];
 const LASTING: &str = "600000";
-/// How long what is known of a holder outlasts that, in all.
+/// Time after which the server forgets a holder, in ms.
 const REMEMBERED: &str = "2592600000";
 const RELEASE: [&str; 3] = ["0", "status:0", "0"];
 
-/// A run that found the lock held and gave up, because of a run like itself: both without what matters only while a lock is
-/// held, as a client names them then.
+/// Arguments of a run that gave up because another run held the lock. Clients leave out all fields of both that matter only
+/// while a lock is held.
 const SKIP: [&str; 4] = [
     "busy",
     "0",
@@ -129,16 +128,16 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The server and a connection like that of a run.
+/// The server and a connection like a run's.
 struct Server<'a> {
     redis: &'a Redis,
     connection: Connection,
 }
 
-/// What was listed, and how long that took, in ms; `None` if redlock refused it.
+/// Title of a listing, and its duration in ms; `None` if redlock refused it.
 type Listing = (String, Option<f64>);
 
-/// Has all locks acquired. How long the server works for each, in µs; and how long some are listed meanwhile.
+/// Acquires all locks. Returns the server's time for each, in µs, and the listings in between.
 fn acquire_all(server: &mut Server) -> Result<(Vec<f64>, Vec<Listing>)> {
     let acquire = server.load(script!("acquire"))?;
     let mut listings = Vec::new();
@@ -159,10 +158,10 @@ fn acquire_all(server: &mut Server) -> Result<(Vec<f64>, Vec<Listing>)> {
     Ok((times.collect::<Result<_>>()?, listings))
 }
 
-/// Has all leases renewed, half of them by one connection, and half by many. How long the server works for each, in µs.
+/// Renews all leases, half of them on one connection and half on many. Returns the server's time for each, in µs.
 fn renew_all(server: &mut Server) -> Result<(Vec<f64>, Vec<f64>)> {
     let prolong = server.load(script!("prolong"))?;
-    // Each by one connection only: another one that tracks its key would be notified.
+    // Each lock is renewed on one connection only, because the server would notify any other connection that tracks its key.
     let renewals = |locks: Range<usize>| -> Vec<Vec<Cmd>> {
         locks.map(|lock| renewal(&prolong, lock)).collect()
     };
@@ -181,7 +180,7 @@ fn renew_all(server: &mut Server) -> Result<(Vec<f64>, Vec<f64>)> {
     Ok((pipelined, connected))
 }
 
-/// Has all locks released. How long the server works for each, in µs.
+/// Releases all locks. Returns the server's time for each, in µs.
 fn release_all(server: &mut Server) -> Result<Vec<f64>> {
     let release = server.load(script!("free"))?;
     let parts = (0..LOCKS).step_by(PART);
@@ -190,7 +189,7 @@ fn release_all(server: &mut Server) -> Result<Vec<f64>> {
     Ok(times[1..].to_vec())
 }
 
-/// Has all locks acquired that were used before on this day. How long the server works for each, in µs.
+/// Acquires all locks again that were used earlier today. Returns the server's time for each, in µs.
 fn take_all(server: &mut Server) -> Result<Vec<f64>> {
     let take = server.load(script!("take"))?;
     let parts = (0..LOCKS).step_by(PART);
@@ -199,14 +198,14 @@ fn take_all(server: &mut Server) -> Result<Vec<f64>> {
     Ok(times[1..].to_vec())
 }
 
-/// The same call for each of these locks.
+/// Returns a call with these arguments for each lock.
 fn all(script: &Script, arguments: &[&str], locks: Range<usize>) -> Vec<Vec<Cmd>> {
     locks
         .map(|lock| vec![of_lock(script, lock, arguments)])
         .collect()
 }
 
-/// How long it takes to list the names that were used.
+/// Measures how long it takes to list the used names.
 fn used_names(redis: &Redis) -> Result<Vec<Listing>> {
     let used = "of 100,000 names that were used";
     let listings = [
@@ -237,8 +236,7 @@ impl<'a> Server<'a> {
         Ok(script)
     }
 
-    /// Sends these requests; how long the server's processor works for each, in microseconds, with what it
-    /// takes to read them and to answer.
+    /// Sends these requests. Returns the server's processor time for each, in µs, including reading and answering.
     fn time_for(&mut self, requests: &[Vec<Cmd>]) -> Result<f64> {
         let before = self.processor_time()?;
         for batch in requests.chunks(BATCH) {
@@ -250,7 +248,7 @@ impl<'a> Server<'a> {
             for (answer, request) in answers.iter().step_by(batch[0].len()).zip(batch) {
                 let is_done = match answer {
                     Value::Array(fields) => fields.first() == Some(&Value::Int(1)),
-                    // A renewal's: how long the lease is.
+                    // `prolong` answers with the length of the lease.
                     answer => *answer != Value::Int(0),
                 };
                 if !is_done {
@@ -261,18 +259,18 @@ impl<'a> Server<'a> {
         Ok((self.processor_time()? - before) * 1e6 / requests.len() as f64)
     }
 
-    /// How long the server's processor has worked, in seconds.
+    /// Returns the server's processor time so far, in seconds.
     fn processor_time(&mut self) -> Result<f64> {
         let mut seconds = |name| info(&mut self.connection, "cpu", name);
         Ok(seconds("used_cpu_user")? + seconds("used_cpu_sys")?)
     }
 
-    /// How much memory the server uses, in bytes.
+    /// Returns the server's memory, in bytes.
     fn memory(&mut self) -> Result<f64> {
         info(&mut self.connection, "memory", "used_memory")
     }
 
-    /// What these keys weigh in the server's memory, in bytes.
+    /// Returns the memory that these keys take, in bytes.
     fn weight(&mut self, keys: &[String]) -> Result<f64> {
         let mut sum = 0.0;
         for key in keys {
@@ -288,14 +286,14 @@ fn token(lock: usize) -> String {
     format!("{lock:032x}:ci-7:27523")
 }
 
-/// A call of a script for one of the locks, by its token.
+/// Returns the call of a script for one of the locks, with its token.
 fn of_lock(script: &Script, lock: usize, arguments: &[&str]) -> Cmd {
     let token = token(lock);
     let arguments = [&[token.as_str()], arguments].concat();
     call(script.get_hash(), &format!("lock-{lock}"), 11, &arguments)
 }
 
-/// What a run usually sends to renew its lease.
+/// Returns the usual requests of a renewal.
 fn renewal(prolong: &Script, lock: usize) -> Vec<Cmd> {
     let (key, token) = (format!("redlock:lock-{lock}"), token(lock));
     let hash = Script::new(&token);
@@ -312,7 +310,7 @@ fn renewal(prolong: &Script, lock: usize) -> Vec<Cmd> {
     ]
 }
 
-/// The connections of many runs.
+/// Connections of many runs.
 struct Runs {
     streams: Vec<TcpStream>,
 }
@@ -338,8 +336,8 @@ impl Runs {
         Ok(Self { streams })
     }
 
-    /// Sends these requests, one after the other on each connection: the next one when the last one was answered. How long
-    /// the server's processor works for each, in microseconds.
+    /// Sends these requests. Each connection sends the next one after the last reply. Returns the server's processor time for
+    /// each, in µs.
     fn time_for(&mut self, server: &mut Server, requests: &[Vec<Cmd>]) -> Result<f64> {
         let packed = |request: &Vec<Cmd>| -> Vec<u8> {
             request.iter().flat_map(Cmd::get_packed_command).collect()
@@ -360,7 +358,7 @@ impl Runs {
     }
 }
 
-/// Reads the answers to a renewal: the lease's length, OK, and the token.
+/// Reads the replies to a renewal: the lease's length, OK, and the token.
 fn read_renewal(stream: &mut TcpStream) -> Result<()> {
     let mut answer = Vec::new();
     let mut buffer = [0; 1024];
@@ -378,7 +376,7 @@ fn read_renewal(stream: &mut TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// What a name weighs with the longest history, and then with as many skipped runs, in bytes.
+/// Returns the memory of a name with the longest history, and with as many skipped runs in addition, in bytes.
 fn full_history(server: &mut Server) -> Result<(f64, f64)> {
     let mut hash = |script| -> Result<_> { Ok(server.load(script)?.get_hash().to_owned()) };
     let (acquire, release) = (hash(script!("acquire"))?, hash(script!("release"))?);
@@ -413,7 +411,7 @@ fn full_history(server: &mut Server) -> Result<(f64, f64)> {
     Ok((holds, server.weight(&own_keys("often"))?))
 }
 
-/// The keys of a lock alone, without the index of all names.
+/// Returns the keys of one lock, without the index of all names.
 fn own_keys(name: &str) -> Vec<String> {
     let mut keys = keys(name);
     keys.retain(|key| key != INDEX);
@@ -422,8 +420,8 @@ fn own_keys(name: &str) -> Vec<String> {
 
 const INDEX: &str = "{redlock:}:index";
 
-/// How long a listing takes, in ms: the median of five (the shorter of two, where it takes more than a second), after one more; `None` if redlock refuses it. It has `lines` lines,
-/// if that is known.
+/// Returns the median time of five listings after a warm-up, in ms, or the shorter of two if a listing takes over a second.
+/// Returns `None` if redlock refuses. Fails if the output doesn't have `lines` lines.
 fn listing(redis: &Redis, words: &[&str], lines: Option<usize>) -> Result<Option<f64>> {
     let (redlock, url) = (redlock(), redis.url());
     let words = [&[redlock.as_str(), "-u", &url], words].concat();

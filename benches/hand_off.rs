@@ -1,8 +1,8 @@
-//! How fast a lock goes from one to the next, and what waiting costs.
+//! Measures the time from one hold to the next, and the cost of waiting.
 //!
-//! `make bench` runs it with the release binary in `REDLOCK_BIN`, beside `flock`, a C program that hands a lock over
-//! through Redis (queue.c) and (where it is installed) `etcdctl lock`, in turns. The times are taken by the commands
-//! themselves. redlock and the C program are two copies each, which take turns, too; the mean of their medians counts.
+//! `make bench` runs it with the release binary in `REDLOCK_BIN`. redlock takes turns with `flock`, a C program that hands a
+//! lock over through Redis (queue.c), and `etcdctl lock` if that is installed. The commands themselves take the times. Each
+//! copy of redlock and of the C program has its turns too; the figure is the mean of two copies' medians.
 
 // Counts here are small.
 #![allow(clippy::cast_precision_loss)]
@@ -56,29 +56,29 @@ fn main() -> Result<()> {
 /// A tool that runs a command under a lock.
 struct Tool {
     name: &'static str,
-    /// What comes before the command, for each copy of the program.
+    /// Words before the command, for each copy of the program.
     copies: Vec<Vec<String>>,
-    /// How many wait now.
+    /// Counts the current waiters.
     waiting: Box<dyn Fn() -> Result<usize>>,
-    /// How often it is measured with this many waiters.
+    /// Number of rounds with this many waiters.
     rounds: fn(usize) -> usize,
-    /// Its server, which stands still while others are measured.
+    /// Its server, suspended while other tools are measured.
     server: Option<Pid>,
-    /// Where its rounds have their files.
+    /// Directory for the files of its rounds.
     directory: PathBuf,
 }
 
 impl Tool {
-    /// The copy that has its turn.
+    /// Returns the copy whose turn it is.
     fn copy(&self, round: usize) -> usize {
         round % self.copies.len()
     }
 }
 
-/// How many runs wait at the same time.
+/// Numbers of concurrent waiters.
 const WAITERS: [usize; 3] = [1, 10, 100];
 
-/// The rows of a table: for each tool the figure, and those of redlock relative to two others.
+/// Returns the cells of a row: each tool's figure, and redlock's relative to two others.
 fn cells(tools: &[Tool], gaps: &[Vec<Vec<f64>>]) -> Vec<String> {
     let figure = |name: &str| {
         let which = tools.iter().position(|tool| tool.name == name)?;
@@ -99,7 +99,7 @@ fn cells(tools: &[Tool], gaps: &[Vec<Vec<f64>>]) -> Vec<String> {
     ]
 }
 
-/// The columns that [`cells`] fills.
+/// Columns that [`cells`] fills.
 const CELLS: [&str; 5] = [
     "flock",
     "C program",
@@ -120,7 +120,7 @@ fn hand_over(tools: &[Tool], stamp: &str) -> Result<()> {
                     signal(tool, Signal::SIGCONT)?;
                     let copy = tool.copy(round);
                     let under_way = Round::start(tool, copy, waiters, stamp, None)?;
-                    // Whatever else they do at the start is to be over.
+                    // Waits until they have finished all other work of their start.
                     std::thread::sleep(Duration::from_millis(100));
                     under_way.end_hold()?;
                     let times = under_way.finish(tool)?;
@@ -149,22 +149,22 @@ fn hand_over(tools: &[Tool], stamp: &str) -> Result<()> {
     Ok(())
 }
 
-/// No times yet, of each copy of each tool.
+/// Returns empty lists of times for each copy of each tool.
 fn no_times(tools: &[Tool]) -> Vec<Vec<Vec<f64>>> {
     let copies = |tool: &Tool| vec![Vec::new(); tool.copies.len()];
     tools.iter().map(copies).collect()
 }
 
-/// A hold as long as those of real jobs: the first waiters have sent heartbeats, connections and caches are cold, and as
-/// many waiters are notified of the next grant as ever are (100, one for each 20 ms of the hold).
+/// Length of a hold like a real job's: the first waiters have sent heartbeats, and connections and caches are cold. Besides,
+/// the server notifies the most waiters of the next grant (100, one for each 20 ms of the hold).
 const LONG_HOLD: Duration = Duration::from_millis(2500);
 const LONG_ROUNDS: usize = 10;
 
-/// The first hand-over after a long hold, and what the server does in the second that follows. All tools hold at the
-/// same time, and end one after the other. The command that is started then goes on for longer than that second.
+/// Measures the first hand-over after a long hold, and the server's work in the second after it. All tools hold at the same
+/// time and end one after the other. The next command runs longer than that second.
 fn after_a_long_hold(redis: &Redis, tools: &[Tool], stamp: &str, directory: &Path) -> Result<()> {
     let mut connection = redis::Client::open(redis.url())?.get_connection()?;
-    // Without etcd, whose server would have to run all the time.
+    // Without etcd, because its server would need to run all the time.
     let here = tools
         .iter()
         .take_while(|tool| tool.server.is_none())
@@ -190,7 +190,7 @@ fn after_a_long_hold(redis: &Redis, tools: &[Tool], stamp: &str, directory: &Pat
                     std::thread::sleep(Duration::from_secs(1));
                     let (calls, time) = spent_on(&mut connection, "evalsha")?;
                     spent.push(time);
-                    // The others are the release, and the next run's first renewal and its first look at its lock.
+                    // The other calls are the release, and the next run's first renewal and first check of its lock.
                     heartbeats.push(calls - 3.0);
                     messages.push(spent_on(&mut connection, "publish")?.0);
                 } else {
@@ -217,7 +217,7 @@ fn after_a_long_hold(redis: &Redis, tools: &[Tool], stamp: &str, directory: &Pat
     Ok(())
 }
 
-/// Lets a tool's own server go on, or stops it.
+/// Sends a signal to a tool's own server, to suspend or resume it.
 fn signal(tool: &Tool, signal: Signal) -> Result<()> {
     Ok(tool.server.map_or(Ok(()), |server| kill(server, signal))?)
 }
@@ -247,7 +247,7 @@ fn tools(redis: &Redis, directory: &Path, etcd: Option<&Etcd>) -> Result<Vec<Too
             name: "flock",
             copies: vec![words(&["flock", &lock.display().to_string()])],
             waiting: Box::new(move || {
-                // Others on this machine may wait for files of theirs.
+                // Other programs on this machine may wait for locks on their own files.
                 let file = format!(":{} ", fs::metadata(&lock)?.ino());
                 let locks = fs::read_to_string("/proc/locks")?;
                 let waits = |line: &&str| line.contains("->") && line.contains(&file);
@@ -319,10 +319,10 @@ fn tools(redis: &Redis, directory: &Path, etcd: Option<&Etcd>) -> Result<Vec<Too
     Ok(tools)
 }
 
-/// What keeps commands from ending, as long as it lives.
+/// Keeps commands from ending while it exists.
 struct Gate {
     path: PathBuf,
-    /// Who reads from it waits until this is closed.
+    /// Write end of the FIFO: readers wait until it is closed.
     _open: File,
 }
 
@@ -330,7 +330,7 @@ impl Gate {
     fn close(path: &Path) -> Result<Self> {
         let _ = fs::remove_file(path);
         Command::new("mkfifo").arg(path).status()?;
-        // Opened for reading, too, as nobody else reads yet.
+        // Opened for reading too, because opening a FIFO only for writing blocks until there is a reader.
         let open = File::options().read(true).write(true).open(path)?;
         Ok(Self {
             path: path.into(),
@@ -345,7 +345,7 @@ impl Drop for Gate {
     }
 }
 
-/// A holder and those that wait for it.
+/// A holder and its waiters.
 struct Round {
     times: PathBuf,
     gate: PathBuf,
@@ -353,7 +353,8 @@ struct Round {
 }
 
 impl Round {
-    /// Returns when one holds the lock and all others wait. Their commands end at once, or when the gate opens.
+    /// Starts a round. Returns when one run holds the lock and all others wait. Their commands end at once, or when the gate
+    /// opens.
     fn start(
         tool: &Tool,
         copy: usize,
@@ -404,12 +405,12 @@ impl Round {
         })
     }
 
-    /// Has the holder's command end.
+    /// Lets the holder's command end.
     fn end_hold(&self) -> Result<()> {
         Ok(fs::write(&self.gate, "go\n")?)
     }
 
-    /// When the holder's command and then the waiters' began and ended, in µs, in order.
+    /// Returns the start and end of each command, first the holder's and then the waiters', in µs, in order.
     fn finish(self, tool: &Tool) -> Result<Vec<(f64, f64)>> {
         let all = self.processes.len();
         for mut process in self.processes {
@@ -433,7 +434,7 @@ impl Round {
     }
 }
 
-/// What a hundred waiters of one lock send while nothing happens.
+/// Measures the traffic of a hundred waiters of one lock while nothing happens.
 fn load_of_waiters(redis: &Redis) -> Result<()> {
     let mut connection = redis::Client::open(redis.url())?.get_connection()?;
     let url = redis.url();
@@ -456,11 +457,10 @@ fn load_of_waiters(redis: &Redis) -> Result<()> {
     row(&[waiting.into(), format!("{sent:.0} commands per second")])
 }
 
-/// The commands a second of all clients while a hundred wait for the lock: what they send, and what
-/// `INFO commandstats` counts, which is the scripts' calls too.
+/// Returns the commands a second while a hundred wait for the lock. The first figure is for clients; the second is from `INFO
+/// commandstats`, including the scripts' calls.
 fn load(redis: &Redis, connection: &mut redis::Connection, name: &str) -> Result<(f64, f64)> {
-    // The longest heartbeat. Those far behind beat together when they came together, so that less
-    // would leave them out.
+    // Longest heartbeat. Distant waiters that came together send heartbeats together, so a shorter time could miss them.
     const SECONDS: u64 = 30;
     let url = redis.url();
     let words = [&redlock(), "-q", "-u", &url, "run", name, "--", "true"].map(ToString::to_string);
@@ -471,7 +471,7 @@ fn load(redis: &Redis, connection: &mut redis::Connection, name: &str) -> Result
         let queue = format!("{{redlock:{name}}}:queue");
         Ok(connection.zcard::<_, usize>(queue)? == 100)
     })?;
-    // Whatever else they do at the start is to be over.
+    // Waits until they have finished all other work of their start.
     std::thread::sleep(Duration::from_secs(3));
     let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(connection)?;
     let sent = redis.sent_during(|| {
@@ -491,7 +491,7 @@ fn load(redis: &Redis, connection: &mut redis::Connection, name: &str) -> Result
     Ok((sent.len() as f64 / SECONDS as f64, calls / SECONDS as f64))
 }
 
-/// Ten that run in a loop on one name, against one alone: runs a second.
+/// Compares ten loops of runs on one name with a single loop, in runs a second.
 fn loops(redis: &Redis) -> Result<()> {
     let url = redis.url();
     let words =
@@ -538,7 +538,8 @@ fn loops(redis: &Redis) -> Result<()> {
     ])
 }
 
-/// What the scripts of a hand-over cost the server, by how many wait: the release, and what confirms the grant.
+/// Measures the server's time for the scripts of a hand-over, by number of waiters: the release and the confirmation of the
+/// grant.
 fn work_of_the_server(redis: &Redis) -> Result<()> {
     let server = Server::new(redis);
     table(&["", "the release, µs", "its confirmation, µs"])?;
@@ -556,7 +557,7 @@ fn work_of_the_server(redis: &Redis) -> Result<()> {
     row(format!("{slots}, after a hold of more than 2 s"), long)
 }
 
-/// The server, called as redlock calls it.
+/// Server with redlock's scripts.
 struct Server<'a> {
     redis: &'a Redis,
     acquire: redis::Script,
@@ -564,7 +565,7 @@ struct Server<'a> {
     renew: redis::Script,
 }
 
-/// The server's time for releases, and for the renewals that confirm the grants, in µs.
+/// Server's times for releases and for the renewals that confirm the grants, in µs.
 type Times = (Vec<f64>, Vec<f64>);
 
 impl<'a> Server<'a> {
@@ -577,8 +578,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Has a lock with so many slots released again and again, at most 200 times: after short holds, and (with slots)
-    /// after those that last since before the others came.
+    /// Hands over a lock with this many slots again and again, at most 200 times. Returns the times after short holds, and
+    /// (with slots) after holds that began before the others came.
     fn hand_overs(&self, slots: u32, waiters: u32) -> Result<[Times; 2]> {
         const WHO: &str = r#"{"host":"bench","user":"bench","pid":1,"command":["sleep","60"]}"#;
         let hand_overs = waiters.min(200);
@@ -588,7 +589,7 @@ impl<'a> Server<'a> {
         for script in [&self.acquire, &self.release, &self.renew] {
             script.load(&mut connection)?;
         }
-        // A client has to receive the messages.
+        // Without a subscriber the server would have no messages to deliver.
         let mut listener = TcpStream::connect(("127.0.0.1", self.redis.port))?;
         let channel = |number| {
             let id = &Sha1::from(token(number)).digest().to_string()[..12];
@@ -626,7 +627,7 @@ impl<'a> Server<'a> {
             let _: redis::Value = call(acquire, "work", 11, &arguments).query(&mut connection)?;
         }
         if slots > 1 {
-            // As long a hold as has all waiters notified that ever are.
+            // A hold so long that the server notifies the most waiters that it ever does.
             std::thread::sleep(Duration::from_millis(2100));
         }
         let [mut short, mut long] = [Times::default(), Times::default()];
@@ -641,7 +642,7 @@ impl<'a> Server<'a> {
                 }
                 Ok(spent_on(&mut connection, "evalsha")?.1 - before)
             };
-        // The first holder, or one slot after the other, has had the lock for long; the next holder ends at once.
+        // The first holder, or one slot after the other, has held the lock for long; the next holder ends at once.
         let mut oldest = 0;
         let mut newest = None;
         for next in slots..slots + hand_overs {
@@ -669,7 +670,7 @@ impl<'a> Server<'a> {
     }
 }
 
-/// A private etcd, gone when dropped.
+/// Private etcd, gone when dropped.
 struct Etcd {
     process: Child,
     endpoint: String,
@@ -684,7 +685,7 @@ impl Etcd {
         let clients = url().map_err(|error| error.to_string())?;
         let peers = url().map_err(|error| error.to_string())?;
         let data: PathBuf = directory.join("etcd");
-        // In a separate session, as the Redis.
+        // In a session of its own, like the Redis.
         let mut process = Command::new("setsid")
             .args(["etcd", "--data-dir"])
             .arg(&data)
@@ -736,7 +737,7 @@ impl Etcd {
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        // A stopped process ends as well.
+        // SIGKILL ends a suspended process too.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,6 +1,6 @@
 /*
- * The least that a lock around a command can cost: connect, SET NX PX, spawn, wait, EVAL
- * compare-and-delete. No renewal, no waiting, no signals: a yardstick for the benchmark, not a tool.
+ * Measures the least that a lock around a command can cost: connect, SET NX PX, spawn, wait, EVAL compare-and-delete.
+ * No renewal, no waiting, no signals: a yardstick for the benchmark, not a tool.
  *
  *     peer PORT KEY COMMAND [ARG]...
  */

@@ -1,11 +1,11 @@
 /*
- * The least that handing a lock over through Redis can cost. Who finds the lock held puts its token at the end of a
- * list, and waits for an entry in a list of its own. Who releases the lock gives it to the first token and wakes that
- * one. A hand-over is five commands: GET, LPOP, SET and RPUSH in one script, and the BLPOP that they answer.
+ * Measures the least that handing a lock over through Redis can cost. A client that finds the lock held appends its
+ * token to a list, and waits for an entry in its own list. A client that releases the lock gives it to the first token
+ * and wakes that client. A hand-over is five commands: GET, LPOP, SET and RPUSH in one script, and the BLPOP that they answer.
  *
- * The lock's key always has the token of the one that has the lock, and is never absent between two of them, so
- * only one has it: until its time is over, as there is no renewal. A waiter that dies in the queue would get the lock
- * in its turn, and its lists stay: a yardstick for the benchmark, not a tool.
+ * The lock's key always holds the token of the current holder, and is never absent between two holders. So only one
+ * client holds the lock, until the lease ends, because nothing renews it. A waiter that dies in the queue would get the
+ * lock in its turn, and its lists stay: a yardstick for the benchmark, not a tool.
  *
  *     queue PORT KEY COMMAND [ARG]...
  */

@@ -1,5 +1,5 @@
 /*
- * What the C programs share that the benchmarks compare redlock with: a token, a connection, and requests.
+ * Shares a token, a connection and requests among the C programs that the benchmarks compare with redlock.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@ static void fail(const char *what)
     _exit(69);
 }
 
-/* 128 random bits as text. */
+/* Writes 128 random bits as text. */
 static void make_token(char token[33])
 {
     unsigned char random[16];
@@ -44,8 +44,8 @@ static int connect_to(const char *port)
 }
 
 /*
- * Sends a request of so many words, and reads until so many lines have come, which have to begin with one of
- * the characters in `expected` after their first character. Returns that one.
+ * Sends a request of so many words, and reads so many lines. The second character of the first one must be among
+ * `expected`. Returns that character.
  */
 static char ask(int fd, int lines, const char *expected, int words, ...)
 {
@@ -78,7 +78,7 @@ static char ask(int fd, int lines, const char *expected, int words, ...)
     return text[1];
 }
 
-/* Runs the command and returns its status, as a shell has it. */
+/* Runs the command. Returns its status as a shell would report it. */
 static int run(char **words)
 {
     int status;

@@ -1,6 +1,6 @@
 /*
- * A command that says when it began and when it ended, in nanoseconds, in a separate line.
- * With a GATE (a FIFO) it ends when that is closed or gone.
+ * Writes a line with the times of its own start and end, in nanoseconds.
+ * With a GATE (a FIFO) it ends when the gate is closed or gone.
  *
  *     stamp FILE [GATE]
  */

@@ -1,8 +1,8 @@
-//! The measurements of whole processes in docs/benchmarks.md, from spawn to reaped, in turns; and what a holder weighs.
+//! Measures whole processes for docs/benchmarks.md, from spawn to reaped, in turns; and the memory of a holder.
 //!
-//! `make bench` runs it with the release binary in `REDLOCK_BIN`. It judges no times: machines differ, so only the
-//! ratios within one run count. redlock and the C program are measured as two copies each, and the mean of their
-//! medians counts.
+//! `make bench` runs it with the release binary in `REDLOCK_BIN`. The benchmark judges no times: machines differ, so only the
+//! ratios within one run mean something. redlock and the C program run as two copies each. Figures are the mean of their
+//! medians.
 
 mod common;
 
@@ -17,11 +17,11 @@ use crate::common::{
     percentile, redlock, row, run_for_text, table,
 };
 
-/// How often each copy of a program is measured.
+/// Measurements of each copy of a program.
 const ROUNDS: usize = 500;
 const WARM_UP: usize = 20;
 
-/// What runs a command: the row of the page, and each copy of the program.
+/// A program that runs a command: its row of the page, and each copy of the program.
 struct Contender {
     row: &'static str,
     copies: Vec<Box<dyn Fn() -> Result<()>>>,
@@ -82,7 +82,7 @@ fn one_run(redis: &Redis, redlock: &str, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where flock and the C program are among the contenders.
+/// Positions of flock and the C program among the contenders.
 const FLOCK: usize = 1;
 const C_PROGRAM: usize = 2;
 
@@ -144,7 +144,7 @@ fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Times all copies in turns, so that all meet the same weather; µs.
+/// Times all copies in turns, in µs, so that other load on the machine affects all of them equally.
 fn measure(contenders: &[Contender]) -> Result<Vec<Vec<Vec<f64>>>> {
     let mut times: Vec<Vec<Vec<f64>>> = contenders
         .iter()
@@ -169,7 +169,7 @@ fn measure(contenders: &[Contender]) -> Result<Vec<Vec<Vec<f64>>>> {
     Ok(times)
 }
 
-/// What clients send for one run on a server that knows the scripts; each is a round trip.
+/// Returns the round trips of one run on a server that has the scripts already.
 fn commands_of_a_run(redis: &Redis, redlock: &str) -> Result<String> {
     const RUNS: usize = 10;
     let url = redis.url();
@@ -187,10 +187,10 @@ fn commands_of_a_run(redis: &Redis, redlock: &str) -> Result<String> {
     Ok(one.join(", "))
 }
 
-/// How long a holder has worked when its memory is looked at: its watchdog and the renewer are there.
+/// Age of a holder when its memory is measured: the watchdog and the renewer have started by then.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What redlock, its watchdog and a keeper have in memory.
+/// Measures the memory of redlock, its watchdog and a keeper.
 fn weight_of_a_holder(redis: &Redis, redlock: &str) -> Result<()> {
     let url = redis.url();
     let words = |words: &[&str]| -> Vec<String> {
@@ -233,7 +233,7 @@ fn weight_of_a_holder(redis: &Redis, redlock: &str) -> Result<()> {
     for (what, pid) in rows {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let sums = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-        // With a share of the pages that a run and its watchdog have in common.
+        // A run and its watchdog share pages: `Pss_Anon` includes this process's part of them.
         let (resident, own) = (field(&status, "VmRSS:")?, field(&sums, "Pss_Anon:")?);
         row(&[what, &resident, &own, &field(&status, "Threads:")?])?;
     }
@@ -242,7 +242,7 @@ fn weight_of_a_holder(redis: &Redis, redlock: &str) -> Result<()> {
     Ok(())
 }
 
-/// The word that follows a name, at the start of a line.
+/// Returns the word after a name at the start of a line.
 fn field(text: &str, name: &str) -> Result<String> {
     let value = text.lines().find_map(|line| line.strip_prefix(name));
     let word = value.and_then(|rest| rest.split_whitespace().next());
@@ -258,7 +258,7 @@ struct Process {
     words: Vec<String>,
 }
 
-/// All processes of this machine that can be looked at.
+/// Returns all readable processes of this machine.
 fn processes() -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let process = |entry: fs::DirEntry| -> Option<Process> {

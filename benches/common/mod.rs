@@ -1,9 +1,9 @@
-//! What the benchmarks share: a private Redis and its scripts, programs to run, statistics, and tables.
+//! Shares a private Redis and its scripts, programs to run, statistics and tables among the benchmarks.
 //!
-//! Each prints the tables of docs/benchmarks.md to standard output, as they are on that page. What else helps to judge
-//! the figures goes to standard error.
+//! Each benchmark prints its tables of docs/benchmarks.md to standard output, exactly as on that page. Other figures that help
+//! to judge them go to standard error.
 
-// No benchmark needs all of it.
+// Each benchmark uses only some of these items.
 #![allow(dead_code, unused_macros, unused_imports)]
 
 use std::error::Error;
@@ -19,12 +19,12 @@ use redis::{Cmd, Connection};
 
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The binary that is measured.
+/// Returns the binary under test.
 pub fn redlock() -> String {
     std::env::var("REDLOCK_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_redlock").into())
 }
 
-/// The server that is measured with: `redis-server`, or the program that `REDIS_SERVER` names.
+/// Returns the program of the server: `redis-server`, or the one in `REDIS_SERVER`.
 fn redis_server() -> String {
     std::env::var("REDIS_SERVER")
         .ok()
@@ -41,7 +41,7 @@ pub struct Redis {
 impl Redis {
     pub fn start(directory: &Path) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        // In a separate session, as a service has: the kernel's scheduler looks at that.
+        // In a session of its own, like a service, because the kernel schedules processes by session.
         let process = Command::new("setsid")
             .args([
                 &redis_server(),
@@ -72,8 +72,8 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Every command that a client sends while `work` goes on, by name. MONITOR tells these from
-    /// what scripts call, as INFO doesn't.
+    /// Returns the name of each command that clients send during `work`. MONITOR distinguishes clients' commands from those of
+    /// scripts; INFO doesn't.
     pub fn sent_during(&self, work: impl FnOnce() -> Result<()>) -> Result<Vec<String>> {
         let mut monitor = TcpStream::connect(("127.0.0.1", self.port))?;
         monitor.write_all(b"MONITOR\r\n")?;
@@ -108,7 +108,7 @@ impl Drop for Redis {
     }
 }
 
-/// The keys of a lock, in the order of the scripts.
+/// Returns the keys of a lock, in the order of the scripts.
 pub fn keys(name: &str) -> Vec<String> {
     let key = format!("redlock:{name}");
     let sibling = |sibling: &str| format!("{{{key}}}:{sibling}");
@@ -122,7 +122,7 @@ pub fn keys(name: &str) -> Vec<String> {
     keys
 }
 
-/// The call of a script for a lock, as redlock sends it: with so many keys, and what all scripts need.
+/// Returns the call of a script for a lock, as redlock sends it: with the first `count` keys, and the arguments of all scripts.
 pub fn call(hash: &str, name: &str, count: usize, arguments: &[&str]) -> Cmd {
     let mut call = redis::cmd("EVALSHA");
     call.arg(hash).arg(count).arg(&keys(name)[..count]);
@@ -133,7 +133,7 @@ pub fn call(hash: &str, name: &str, count: usize, arguments: &[&str]) -> Cmd {
     call
 }
 
-/// One of the scripts that redlock calls.
+/// Loads one of redlock's scripts.
 macro_rules! script {
     ($name:literal) => {
         redis::Script::new(include_str!(concat!(env!("OUT_DIR"), "/", $name, ".lua")))
@@ -142,7 +142,7 @@ macro_rules! script {
 
 pub(crate) use script;
 
-/// A number that INFO tells.
+/// Returns a number from the server's INFO.
 pub fn info(connection: &mut Connection, section: &str, name: &str) -> Result<f64> {
     let info: String = redis::cmd("INFO").arg(section).query(connection)?;
     let value = info
@@ -153,7 +153,7 @@ pub fn info(connection: &mut Connection, section: &str, name: &str) -> Result<f6
         .parse()?)
 }
 
-/// How often a command was called, by clients or scripts, and for how long that took, in µs.
+/// Returns the calls of a command by clients and scripts so far, and their total time in µs.
 pub fn spent_on(connection: &mut Connection, command: &str) -> Result<(f64, f64)> {
     let info: String = redis::cmd("INFO").arg("commandstats").query(connection)?;
     let start = format!("cmdstat_{command}:");
@@ -167,13 +167,13 @@ pub fn spent_on(connection: &mut Connection, command: &str) -> Result<(f64, f64)
     Ok((field("calls=")?, field("usec=")?))
 }
 
-/// Where a benchmark has its files: on the file system that the programs are on, too.
+/// Creates a directory for a benchmark's files, on the same file system as the programs.
 pub fn directory() -> Result<tempfile::TempDir> {
     Ok(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?)
 }
 
-/// Two copies of a program that were written alike. How the bytes of a file lie in the page cache makes one copy up to 8 %
-/// faster than another, and a linker writes files otherwise than `install` does.
+/// Copies a program twice in the same way. The layout of a file in the page cache makes one copy up to 8 % faster than another.
+/// Linkers write files differently from `install`.
 pub fn copies(program: &Path, directory: &Path) -> Result<[String; 2]> {
     let name = program.file_name().ok_or("a program without a name")?;
     let copy = |number: u32| -> Result<String> {
@@ -190,7 +190,7 @@ pub fn copies(program: &Path, directory: &Path) -> Result<[String; 2]> {
     Ok([copy(1)?, copy(2)?])
 }
 
-/// A C program of this directory, linked statically.
+/// Compiles a C program of this directory, linked statically.
 pub fn compile(name: &str, directory: &Path) -> Result<PathBuf> {
     let source = format!("{}/benches/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let program = directory.join(name);
@@ -211,7 +211,7 @@ pub fn compile(name: &str, directory: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// An ordinary environment, and no more: how large it is counts in each process.
+/// Returns a command with a minimal environment, because the size of the environment costs time in each process.
 pub fn command(words: &[String]) -> Command {
     let mut command = Command::new(&words[0]);
     command
@@ -225,19 +225,19 @@ pub fn command(words: &[String]) -> Command {
     command
 }
 
-/// The middle value.
+/// Returns the middle value.
 pub fn median(values: &[f64]) -> f64 {
     percentile(values, 50)
 }
 
-/// The value that this many percent are not above.
+/// Returns the smallest value that is at least as large as this percentage of the values.
 pub fn percentile(values: &[f64], percent: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[(sorted.len() - 1) * percent / 100]
 }
 
-/// The mean of the medians, one of each copy of a program.
+/// Returns the mean of the copies' medians.
 pub fn mean_of_medians(copies: &[Vec<f64>]) -> f64 {
     let medians = copies.iter().map(|values| median(values));
     medians.sum::<f64>() / f64::from(u32::try_from(copies.len()).unwrap_or(u32::MAX))
@@ -253,18 +253,18 @@ pub fn table(columns: &[&str]) -> Result<()> {
 pub fn row(cells: &[impl Display]) -> Result<()> {
     let mut line = "|".to_owned();
     for cell in cells {
-        // An empty cell is one space.
+        // An empty cell becomes one space.
         line.push_str(&format!(" {cell} |").replace("  ", " "));
     }
     Ok(writeln!(stdout(), "{line}")?)
 }
 
-/// Prints a line that isn't on the page.
+/// Prints a line to standard error, which isn't part of the page.
 pub fn note(text: impl Display) -> Result<()> {
     Ok(writeln!(stderr(), "{text}")?)
 }
 
-/// A whole number with commas, as in 820,000.
+/// Formats a whole number with commas, as in 820,000.
 pub fn whole(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -277,7 +277,7 @@ pub fn whole(number: f64) -> String {
     text
 }
 
-/// What it was measured on.
+/// Describes the machine of the measurements.
 pub fn machine() -> Result<String> {
     let cores = std::thread::available_parallelism()?;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
@@ -296,7 +296,7 @@ pub fn machine() -> Result<String> {
     ))
 }
 
-/// What a program prints.
+/// Runs a program. Returns its output as one line.
 pub fn run_for_text(command: &mut Command) -> Result<String> {
     let output = command.output()?;
     if !output.status.success() {
