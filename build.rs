@@ -1,5 +1,4 @@
-//! Joins the Lua scripts with what they include, and computes the hashes by which Redis knows them; lists the pages of the
-//! manual; finds out which commit is built.
+//! Joins the Lua scripts with their includes and computes their hashes; lists the pages of the manual; finds out the commit.
 
 use std::path::Path;
 use std::{env, fs};
@@ -7,16 +6,16 @@ use std::{env, fs};
 #[path = "build/join.rs"]
 mod join;
 
-/// The scripts, one an operation.
+/// Scripts, one for each operation.
 const SCRIPTS: [&str; 17] = [
     "take", "acquire", "renew", "prolong", "keep", "check", "free", "release", "force", "stop",
     "freeze", "thaw", "skip", "history", "inspect", "guard", "leave",
 ];
 
-/// Those whose answers count only when the replicas that have to have what they wrote do.
+/// Scripts whose answers are valid only after the required replicas have the write.
 const COUNT_WHEN_REPLICATED: [&str; 5] = ["take", "acquire", "renew", "prolong", "guard"];
 
-/// Those that are wanted also when they come late.
+/// Scripts that are still useful if they arrive late.
 const MAY_ARRIVE_LATE: [&str; 3] = ["free", "release", "leave"];
 
 fn main() {
@@ -71,7 +70,7 @@ fn write_pages(out: &Path) {
     fs::write(out.join("pages.rs"), table).expect("OUT_DIR can be written");
 }
 
-/// The commit that is built, as `make` says, or as cargo has written into the archive that it installs from.
+/// Returns the commit that is built: from `make`, or from the file that cargo adds to its archives.
 fn commit() -> String {
     if let Ok(commit) = env::var("REDLOCK_COMMIT") {
         return commit;

@@ -1,16 +1,16 @@
-// A script as Redis gets it: with what it includes, and without comments. Part of the build script; the
-// integration tests look whether it refuses what it should.
+// Joins a script with its includes and drops the comments, as Redis gets it. Part of the build script; the integration tests
+// check what it refuses.
 
 use std::fs;
 use std::path::Path;
 
-/// Joins `DIR/NAME.lua` with each `DIR/lib/OTHER.lua` that a line `-- @include OTHER` of it names,
-/// directly or not, once, where it is named first. A line `-- @constant NAME, OTHER of FILE` stands for the lines of
-/// `DIR/lib/FILE.lua` that define them, for what comes before that file is included. Comments, indentation and empty
-/// lines are dropped.
+/// Joins `DIR/NAME.lua` with each `DIR/lib/OTHER.lua` that one of its lines `-- @include OTHER` names, directly or not. Each
+/// file is included once, at its first mention. A line `-- @constant NAME, OTHER of FILE` stands for the lines of
+/// `DIR/lib/FILE.lua` that define these constants, for code before that file is included. Comments, indentation and empty lines
+/// are dropped.
 ///
 /// # Errors
-/// Says which file can't be read, includes itself, has a comment that would be taken for code, or has no such constant.
+/// Names the file that can't be read, includes itself, lacks such a constant, or has a comment that could pass for code.
 pub fn join(directory: &Path, name: &str) -> Result<String, String> {
     let mut joined = String::new();
     let path = directory.join(format!("{name}.lua"));
@@ -67,7 +67,7 @@ fn add(
     Ok(())
 }
 
-/// The lines that define constants, given as `NAME, OTHER of FILE`.
+/// Returns the lines that define constants, given as `NAME, OTHER of FILE`.
 fn defined(directory: &Path, constants: &str) -> Result<String, String> {
     let (names, file) = constants
         .split_once(" of ")
@@ -85,7 +85,7 @@ fn defined(directory: &Path, constants: &str) -> Result<String, String> {
     Ok(lines)
 }
 
-/// A line up to its comment. Strings stand in single quotes here, without escapes.
+/// Returns a line up to its comment. Strings in these files have single quotes and no escapes.
 fn without_comment(line: &str) -> &str {
     let is_code = |at: &usize| line[..*at].matches('\'').count().is_multiple_of(2);
     let mut comments = line.match_indices("--").map(|(at, _)| at);
