@@ -1,4 +1,4 @@
-//! Secrets in command lines, and locks in the environment of a job, whatever they are made of.
+//! Checks the masking of secrets in command lines, and the locks in a job's environment, with random texts.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::privacy;
 use crate::fuzz::tests::cases;
 use crate::supervise::environment::{JobHold, read_held};
 
-/// Command lines with a place for a secret.
+/// Command lines with a placeholder for a secret.
 const LINES: [&str; 8] = [
     "DB_PASSWORD={} ./deploy",
     "deploy --token {} --dry-run",

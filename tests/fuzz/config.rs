@@ -23,7 +23,7 @@ fn examples() -> Vec<Vec<u8>> {
     ])
 }
 
-/// A file, and a duration. The value of a setting is repeated by no message.
+/// Reads a file and a duration. No message may repeat the value of a setting.
 fn config(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     duration(&text);
@@ -41,13 +41,13 @@ fn config(bytes: &[u8]) {
     }
 }
 
-/// What is a duration is one again when it is printed.
+/// Checks that a printed duration is a valid duration with the same value.
 fn duration(text: &str) {
     match cli::duration(text) {
         Ok(duration) => {
             assert!(duration <= Duration::from_secs(365 * 24 * 3600), "{text}");
             let printed = humantime::format_duration(duration).to_string();
-            // Months and years are printed, and aren't read.
+            // humantime prints months and years, but redlock doesn't read them.
             let is_short = duration < Duration::from_secs(30 * 24 * 3600);
             assert!(
                 !is_short || cli::duration(&printed) == Ok(duration),

@@ -32,10 +32,10 @@ pub const TARGETS: [Target; 4] = [
     Target::new("entries", entries, entry_examples),
 ];
 
-/// Largest listing, in bytes.
+/// Size of the largest listing, in bytes.
 const LISTING: usize = 16 << 20;
 
-/// Longest sentence about input, in bytes.
+/// Size of the longest message about input, in bytes.
 const SENTENCE: usize = 2500;
 
 #[track_caller]
@@ -60,14 +60,14 @@ fn urls() -> Vec<Vec<u8>> {
     ])
 }
 
-/// A password that no other part of a URL contains.
+/// Password that no other part of a URL contains.
 const PASSWORD: &str = "hunter2-\u{1f512}-hunter2";
 
 fn url(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    // A message quotes the scheme.
+    // The message quotes the scheme, however long it is.
     if let Err(why) = Url::parse(text) {
         assert!(why.len() <= SENTENCE.max(text.len() + 200), "{why}");
     }
@@ -121,7 +121,7 @@ fn names(bytes: &[u8]) {
 
 // Replies
 
-/// Returns a text as it is sent.
+/// Encodes a text as a RESP bulk string.
 fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
@@ -148,7 +148,7 @@ fn skipped() -> String {
     format!("9000 busy 250 {} {WHO}{WHO}", WHO.len())
 }
 
-/// Answers of scripts and of servers, as they are sent.
+/// Returns answers of scripts and servers, encoded as RESP.
 fn replies() -> Vec<Vec<u8>> {
     let held = format!("*3\r\n$12\r\nc0ffee000001\r\n:20000\r\n{}", bulk(&held()));
     let inspected = [
@@ -201,7 +201,7 @@ fn replies() -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns all replies in a stream that comes in pieces, and whether it can go on.
+/// Returns all replies in a stream that arrives in pieces, and whether the stream is still valid.
 fn read(stream: &[u8], piece: usize, limit: usize) -> (Vec<Value>, bool) {
     let mut replies = Replies::default();
     let mut values = Vec::new();
@@ -232,7 +232,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// Checks that the replies don't depend on the pieces in which they come, and takes each for any answer and any error.
+/// Checks that the replies don't depend on the pieces in which they arrive. Interprets each as every answer and every error.
 fn resp(bytes: &[u8]) {
     let limit = 64 << (bytes.len() % 15);
     let piece = 1 + bytes.first().map_or(0, |&byte| usize::from(byte % 50));
@@ -245,7 +245,7 @@ fn resp(bytes: &[u8]) {
             "{piece} {limit}"
         );
         for value in &whole.0 {
-            // An empty list opens no level.
+            // A list without elements adds no level.
             assert!(depth(value) <= 9, "{value:?}");
             answer(value);
         }
@@ -335,7 +335,7 @@ fn entries(bytes: &[u8]) {
     if let Some(who) = Who::parse(bytes) {
         let written = who.to_json();
         assert!(written.len() <= 128 * 1024);
-        // What was cut isn't cut again, and all else stays.
+        // Parsing cuts long fields once: a second pass changes nothing.
         let again = Who::parse(&written).expect("what is written can be read");
         assert_eq!(Who::parse(&again.to_json()).as_ref(), Some(&again));
         assert!(who.host.len() <= 258 && who.user.len() <= 258);
@@ -364,7 +364,7 @@ fn entries(bytes: &[u8]) {
     let json = serde_json::to_string(&text).expect("text is JSON");
     let read: String = serde_json::from_str(&escaped_json(&json)).expect("it stays JSON");
     assert_eq!(read, text);
-    // Other servers' places come in such texts, too.
+    // Addresses of other servers arrive in such texts too.
     let address = any_server(Part::Node).address.clone();
     let nodes = Nodes::parse(&text, &address);
     assert!(nodes.others.len() <= 16 && nodes.replicas.len() <= 1000);
@@ -384,7 +384,7 @@ mod tests {
     use super::*;
     use crate::fuzz::tests::cases;
 
-    /// Any text, including an attacker's.
+    /// Generates any text, including an attacker's.
     fn any_text(most: usize) -> impl Strategy<Value = String> {
         let letter = prop_oneof![
             4 => proptest::char::range(' ', '~'),
@@ -422,7 +422,7 @@ mod tests {
         )
     }
 
-    /// A number as scripts write it.
+    /// Generates a time as scripts write it.
     fn moment() -> impl Strategy<Value = u64> {
         prop_oneof![0..10_000_u64, 0..=1_u64 << 53]
     }

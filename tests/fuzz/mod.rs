@@ -1,12 +1,12 @@
-//! Parsers of input from outside, as functions of bytes that panic if a promise is broken: no panic, no hang, no unbounded
-//! memory, and no text that controls a terminal.
+//! Fuzz targets: parsers of outside input, as functions of bytes. They panic if a promise is broken: no panic, no hang, no
+//! unbounded memory, and no text that controls a terminal.
 //!
-//! The test below calls them with examples that were changed at random; `make search WHAT=input` has libFuzzer look for inputs that
+//! The test below calls them with randomly changed examples. With `make search WHAT=input`, libFuzzer looks for inputs that
 //! reach new code.
 
 use crate::{config, protocol};
 
-/// A function that reads bytes, and examples for it, most of them valid.
+/// A function that reads bytes, and its examples, most of them valid.
 pub struct Target {
     pub name: &'static str,
     pub check: fn(&[u8]),
@@ -33,7 +33,7 @@ pub fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
-/// Panics if a line controls a terminal, or turns the direction of its text.
+/// Panics if a line controls a terminal or changes the direction of its text.
 #[track_caller]
 pub fn assert_safe_line(line: &str) {
     let is_unsafe = |c: char| {
@@ -44,8 +44,8 @@ pub fn assert_safe_line(line: &str) {
     assert!(!line.contains(is_unsafe), "{line:?}");
 }
 
-/// For libFuzzer: `REDLOCK_FUZZ_TARGET` is the name of the target, and the directory
-/// `REDLOCK_FUZZ_EXAMPLES` gets its examples. Without a name the names are listed.
+/// Entry point for libFuzzer: `REDLOCK_FUZZ_TARGET` names the target, and its examples go to the directory
+/// `REDLOCK_FUZZ_EXAMPLES`. Lists all targets if none has that name.
 #[cfg(fuzzing)]
 mod libfuzzer {
     use std::alloc::System;
@@ -56,8 +56,8 @@ mod libfuzzer {
 
     use super::{Target, targets};
 
-    /// What reading one input may take beyond what there was, in bytes: the largest that redlock itself
-    /// admits is a listing of 16 MiB, as it comes and as it is shown.
+    /// Limit on the memory for one input, in bytes. redlock's own largest need is a listing of 16 MiB, as received and as
+    /// shown.
     const MEMORY: usize = 64 << 20;
 
     #[global_allocator]
@@ -85,7 +85,7 @@ mod libfuzzer {
         let Some(target) = CHOSEN.get() else {
             return;
         };
-        // One that takes more ends the process.
+        // The process ends if an input needs more.
         let limit = ALLOCATOR.allocated().saturating_add(MEMORY);
         let _ = ALLOCATOR.set_limit(limit);
         (target.check)(bytes);
@@ -100,7 +100,7 @@ pub mod tests {
 
     use super::*;
 
-    /// So many cases, the same in each run.
+    /// Returns a configuration with this many cases, the same in each run.
     pub fn cases(cases: u32) -> Config {
         Config {
             cases,
@@ -110,11 +110,11 @@ pub mod tests {
         }
     }
 
-    /// Bytes that mean something somewhere, and numbers at the edge, with bars between.
+    /// Bytes with a meaning somewhere, and numbers at the edge, separated by bars.
     const WORDS: &str = "\r\n|\0| |:|/|@|%|=|,|{|}|\"|'|\\|[|-1|0|9007199254740993|18446744073709551616|\
         99999999999999999999999|\x1b[2J|\u{202e}|\u{9b}|東\u{301}|*1\r\n|$-1\r\n|nan|%00|--";
 
-    /// A change of an input: a piece in place of a part. Places are shares of lengths.
+    /// A change of an input: replaces a part by a piece. Positions are shares of the length.
     #[derive(Clone, Debug)]
     struct Change {
         part: (u16, u16),
@@ -125,9 +125,9 @@ pub mod tests {
     enum Piece {
         Byte(u8),
         Word(&'static str),
-        /// The same part again and again.
+        /// Repeats the part.
         Again(usize),
-        /// A part of another example.
+        /// Inserts a part of another example.
         Other(usize, u16, u16),
     }
 

@@ -1,6 +1,6 @@
-//! Output for programs, byte for byte: the JSON of `status` and `history`, and the metrics. Users' filters and alerts
-//! depend on these names, so a change of golden.txt is a change of the interface. And what people see, in screens.txt.
-//! `UPDATE=1` writes both files.
+//! Output for programs, byte for byte: the JSON of `status` and `history`, and the metrics. Users' filters and alerts depend on
+//! these names, so a change of golden.txt changes the interface. screens.txt has the output for people. `UPDATE=1` writes both
+//! files.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn shown() -> String {
     )
 }
 
-/// Returns the tables and the screens that people see of these locks.
+/// Returns the tables and screens of these locks.
 fn screens() -> String {
     let (locks, histories) = (locks(), histories());
     let all = [40, 80, 120].map(|width| {

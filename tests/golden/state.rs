@@ -10,7 +10,7 @@ use super::{Inspected, LockHistory};
 /// Server's clock in all answers, in milliseconds since 1970.
 pub const NOW: u64 = 1_795_000_000_000;
 
-/// A client with each field, one with few, and one whose texts drive a terminal and an agent.
+/// A client with all fields, one with few, a script, and one whose texts try to control a terminal and a CI agent.
 const FULL: &str = r#"{"host":"ci-7","user":"ci","pid":4121,"as":"acme/shop deploy #1234","command":["./deploy.sh","--to","it's prod"],"reason":"release-1.2","url":"https://ci.example.com/jobs/7","ttl":30000,"instance":"i:1","kill_after":9000}"#;
 const BRIEF: &str =
     r#"{"host":"web-1","user":"root","pid":9,"command":["x"],"ttl":30000,"instance":"i:2"}"#;
@@ -29,14 +29,14 @@ fn int(ms: u64) -> Value {
     Int(ms.cast_signed())
 }
 
-/// A hold with this entry: `limit slot waited phase` and who has it.
+/// Returns a hold with the entry `limit slot waited phase` and this client.
 fn hold(id: u32, left: i64, entry: &str, who: &str) -> [Value; 5] {
     let entry = format!("70{id} {} {entry} {who}", NOW - 90_000);
     let id = format!("c0ffee0000{id:02}");
     [text(id), Int(left), text(entry), list([]), Nil]
 }
 
-/// An answer of `inspect`.
+/// Answer of `inspect`.
 struct Answer {
     name: &'static str,
     kind: &'static str,
@@ -85,7 +85,7 @@ impl Answer {
     }
 }
 
-/// A lock of each kind.
+/// Returns a lock of each kind.
 pub fn locks() -> Vec<Inspected> {
     let mut deploy = Answer::of(
         "deploy",
@@ -149,7 +149,7 @@ pub fn locks() -> Vec<Inspected> {
     all.into_iter().map(Answer::read).collect()
 }
 
-/// The history of "deploy": a hold of each outcome, and a run that ended without the lock for each reason.
+/// Returns the history of "deploy": a hold with each outcome, and a run without the lock for each reason.
 pub fn histories() -> Vec<LockHistory> {
     let since = |number: u64| NOW - 1_000_000 + 10_000 * number;
     let ends = [
