@@ -1,6 +1,6 @@
-//! One `redlock run` as a process: the wait, the lease, its renewals and the session as they are shipped, with
-//! what carries out their decisions (`command/acquisition/attempt.rs`, `supervise/run.rs`,
-//! `supervise/renewer.rs`) in short, over a network and a clock that are simulated.
+//! A single `redlock run` as a process, over a simulated network and clock. The wait, the lease, its renewals and the session
+//! are the shipped code. The code that carries out their decisions (`command/acquisition/attempt.rs`, `supervise/run.rs`,
+//! `supervise/renewer.rs`) is imitated in short.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,21 +31,21 @@ use crate::protocol::{
 use crate::signal::SIGTERM;
 use crate::sys::ReceivedSignal;
 
-/// How long an answer may take (`REDLOCK_REDIS_TIMEOUT`).
+/// Longest time for an answer (`REDLOCK_REDIS_TIMEOUT`).
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// What is wrong on purpose with the part that carries decisions out, to see that it is found.
+/// Deliberate defects of the code that carries out decisions, to test that the model finds them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Defects {
-    /// Leases are counted from when the answer came.
+    /// Leases start when the answer arrives.
     pub deadline_from_reply: bool,
-    /// A question counts as asked when its answer comes, if that takes the usual time.
+    /// The time of a request is taken when its answer arrives, if that takes the usual time.
     pub is_asked_with_the_answer: bool,
-    /// The command runs on when its lease ends, as that of other clients does.
+    /// The command continues after its lease ends, like that of some other clients.
     pub is_never_stopped: bool,
 }
 
-/// What a run is asked to do.
+/// Options of a run.
 #[derive(Clone)]
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Setup {
@@ -53,55 +53,55 @@ pub struct Setup {
     pub wish: Wish,
     pub terms: Terms,
     pub limit: WaitLimit,
-    /// Its command may start on a grant that isn't confirmed yet, as that of one lock without `--once-per`,
-    /// `--seq` and `REDLOCK_SYNC` does.
+    /// True if its command may start on an unconfirmed grant, as with one lock without `--once-per`, `--seq` and
+    /// `REDLOCK_SYNC`.
     pub starts_on_grant: bool,
-    /// Replicas have to have a grant before it counts.
+    /// True if a grant is valid only after replicas have it.
     pub is_replicated: bool,
-    /// Replicas that don't confirm are waited for.
+    /// True if it waits for replicas that don't confirm.
     pub awaits_replicas: bool,
-    /// The server doesn't let it subscribe, so that it looks again and again.
+    /// True if the server doesn't let it subscribe, so that it polls.
     pub polls: bool,
-    /// How long what the server sends is under way to it.
+    /// Delay of everything that the server sends to it.
     pub answers_take: Duration,
-    /// How long it takes until a command is dead that is killed.
+    /// Time until a killed command is dead.
     pub kills_take: Duration,
-    /// It guards the hold of another run.
+    /// The hold of another run that it guards.
     pub guards: Option<Guarding>,
-    /// `acquire --while-pid`: what works under the lock is a script that outlives its keeper.
+    /// True for `acquire --while-pid`: the work under the lock is a script that outlives its keeper.
     pub is_keeper: bool,
-    /// The status with which its command ends, as the kernel has it.
+    /// Wait status of its command, in the kernel's encoding.
     pub ends_with: i32,
-    /// It keeps the lock for at least this long.
+    /// Shortest time for which it keeps the lock.
     pub keep_for: Duration,
     pub host: &'static str,
     pub defects: Defects,
 }
 
-/// The run whose hold is guarded, by its number.
+/// A guard, and the number of the run whose hold it guards.
 #[derive(Clone)]
 pub struct Guarding {
     pub run: usize,
     pub guard: Guard,
 }
 
-/// The same in all states of a run, of which `Debug` tells what differs.
+/// Omits the contents, which never change during a run, from `Debug`.
 impl fmt::Debug for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Setup")
     }
 }
 
-/// How far a run has come.
+/// Stage of a run.
 #[derive(Clone, Debug)]
 pub enum Stage {
     New,
-    /// A guard asks to be admitted.
+    /// A guard requests its admission.
     Joining,
     Waiting(Wait),
-    /// Its command was started.
+    /// Its command has started.
     Running(Session),
-    /// It gives back what it has, over another connection where that fails over the first one.
+    /// The run releases its locks, over another connection if the first one fails.
     Releasing {
         mode: ReleaseMode,
         is_second_try: bool,
@@ -111,7 +111,7 @@ pub enum Stage {
     Dead,
 }
 
-/// What the renewer is doing.
+/// Task of the renewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     Join,
@@ -122,7 +122,7 @@ enum Task {
     Release,
 }
 
-/// A question whose answer is awaited.
+/// A request without an answer so far.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     task: Task,
@@ -135,19 +135,19 @@ pub struct Client {
     pub number: usize,
     pub setup: Rc<Setup>,
     pub stage: Stage,
-    /// By a signal: nothing of it goes on, but for its command.
+    /// True if a signal has stopped all of it except its command.
     pub is_stopped: bool,
     pub has_command: bool,
-    /// The lease as the session counts it, or was when it ended.
+    /// The lease according to the session, or according to the ended session.
     pub lease: Option<Lease>,
-    /// Of the hold that its command has run under.
+    /// Fencing token of the hold that its command has run under.
     pub fence: u64,
     pub slot: u32,
-    /// When the command is dead that was killed.
+    /// Time at which its killed command is dead.
     dies_at: Option<Moment>,
     pending: Option<Pending>,
     renewals: Renewals,
-    /// Whether the short script may do, where a renewal over this connection was answered.
+    /// Whether the short script is enough; `None` before a renewal over this connection has an answer.
     is_plain: Option<bool>,
     digest: Cached,
 }
@@ -171,14 +171,14 @@ impl Client {
         }
     }
 
-    /// To be changed: its digest is another one then.
+    /// Returns it for a change, which invalidates its digest.
     pub fn changed(self: &mut Rc<Self>) -> &mut Self {
         let client = Rc::make_mut(self);
         client.digest.forget();
         client
     }
 
-    /// A number for what the rest of its life depends on.
+    /// Returns a digest of everything that its future depends on.
     pub fn digest(&self) -> u128 {
         self.digest.get_or(|| match &self.stage {
             _ if self.has_command => self.exact_digest(),
@@ -190,28 +190,28 @@ impl Client {
         })
     }
 
-    /// A number for all of its state.
+    /// Returns a digest of its whole state.
     pub fn exact_digest(&self) -> u128 {
         digest_of_debug(self)
     }
 
-    /// Whether it never does anything any more.
+    /// Returns true if it never does anything any more.
     pub fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Over | Stage::Dead) && !self.has_command
     }
 
-    /// The channel on which it is notified.
+    /// Returns the channel on which it is notified.
     pub fn channel(&self) -> Vec<u8> {
         let claim = &self.setup.claim;
         claim.lock().keys.of(&claim.id())
     }
 
-    /// Whether it does something on its own, now or later.
+    /// Returns true if it does something on its own, now or later.
     pub fn is_active(&self) -> bool {
         !self.is_stopped && self.is_alive()
     }
 
-    /// Whether there is a process, stopped or not.
+    /// Returns true if there is a process, stopped or not.
     pub fn is_alive(&self) -> bool {
         !matches!(self.stage, Stage::New | Stage::Over | Stage::Dead)
     }
@@ -220,7 +220,7 @@ impl Client {
         matches!(self.stage, Stage::Waiting(_))
     }
 
-    /// When it looks at the clock again.
+    /// Returns the time at which it checks the clock again.
     pub fn due(&self) -> Option<Moment> {
         if !self.is_active() {
             return None;
@@ -237,18 +237,18 @@ impl Client {
         own.into_iter().chain(pending).chain(self.dies_at).min()
     }
 
-    /// When its command is dead, whatever happens, unless its redlock is stopped.
+    /// Returns the time at which its command is dead in any case, unless its redlock is stopped.
     pub fn dead_by(&self) -> Option<Moment> {
         Some(self.lease?.deadline() + self.setup.kills_take)
     }
 
-    /// The number of the run whose lock its command works under.
+    /// Returns the number of the run whose lock its command works under.
     pub fn unit(&self) -> usize {
         let guards = self.setup.guards.as_ref();
         guards.map_or(self.number, |guarding| guarding.run)
     }
 
-    /// `redlock run`, or `redlock guard`, is started.
+    /// Starts `redlock run` or `redlock guard`.
     pub fn start(&mut self, now: Moment, network: &mut Network) {
         let setup = Rc::clone(&self.setup);
         if setup.guards.is_some() {
@@ -272,7 +272,7 @@ impl Client {
         self.on_wait(wait::Event::Tick, now, network);
     }
 
-    /// Looks at the clock.
+    /// Checks the clock.
     pub fn tick(&mut self, now: Moment, network: &mut Network) {
         match self.stage {
             Stage::Waiting(_) => self.on_wait(wait::Event::Tick, now, network),
@@ -287,7 +287,7 @@ impl Client {
         self.look_at_task(now, network);
     }
 
-    /// A user ends it.
+    /// Lets a user end it.
     pub fn interrupt(&mut self, now: Moment, network: &mut Network) {
         match self.stage {
             Stage::Waiting(_) => self.on_wait(wait::Event::Signal(SIGTERM), now, network),
@@ -304,7 +304,7 @@ impl Client {
         }
     }
 
-    /// Its command ends.
+    /// Ends its command.
     pub fn command_ends(&mut self, now: Moment, network: &mut Network) {
         self.has_command = false;
         self.dies_at = None;
@@ -313,7 +313,7 @@ impl Client {
         }
     }
 
-    /// It goes on after it was stopped, and first looks at the clock.
+    /// Resumes it after a stop; it first checks the clock.
     pub fn resume(&mut self, now: Moment, network: &mut Network) {
         self.is_stopped = false;
         self.tick(now, network);
@@ -324,7 +324,7 @@ impl Client {
         }
     }
 
-    /// It is killed, and its command with it, by the kernel; a keeper's script goes on.
+    /// Kills it. The kernel kills its command with it, but not a keeper's script.
     pub fn die(&mut self) {
         self.stage = Stage::Dead;
         self.has_command &= self.setup.is_keeper;
@@ -340,14 +340,14 @@ impl Client {
         }
     }
 
-    /// Something comes in over its connection.
+    /// Handles something that arrives over its connection.
     pub fn receive(&mut self, incoming: Incoming, now: Moment, network: &mut Network) {
         if let Incoming::Closed = incoming {
             network.close(self.number);
         }
         if let Incoming::Again(asked) = incoming {
             let is_waiting = matches!(self.stage, Stage::Waiting(_));
-            // Else something was sent meanwhile that takes it back.
+            // Otherwise the run has sent something meanwhile that revokes the request.
             if is_waiting == (asked.call.script.hash == ACQUIRE.hash) {
                 let request = Request {
                     asked,
@@ -412,7 +412,7 @@ impl Client {
         }
     }
 
-    /// Its command is started where it is admitted.
+    /// Handles the answer to a guard's admission. Starts its command if it is admitted.
     fn receive_joining(&mut self, incoming: Incoming, now: Moment, network: &mut Network) {
         let Some(pending) = self.pending.take() else {
             return;
@@ -473,7 +473,7 @@ impl Client {
         }
     }
 
-    /// What a renewal or a check has found.
+    /// Handles the result of a renewal or a check.
     fn on_state(
         &mut self,
         pending: Pending,
@@ -516,7 +516,7 @@ impl Client {
 
     fn end_task(&mut self, answer: Result<Answer, Error>, now: Moment, network: &mut Network) {
         for news in self.renewals.end(vec![answer], now) {
-            // Its job has released the lock, so that the command goes on without it.
+            // Its job has released the lock, so the command goes on without it.
             if let LockNews::Released(_) = news {
                 self.lease = None;
             }
@@ -536,7 +536,7 @@ impl Client {
         }
     }
 
-    /// A question that has no answer in time is given up with its connection.
+    /// Gives up a request without an answer in time, together with its connection.
     fn look_at_task(&mut self, now: Moment, network: &mut Network) {
         if let Some(pending) = self.pending
             && now >= pending.until
@@ -571,7 +571,7 @@ impl Client {
         self.ask_since(task, now, now, network);
     }
 
-    /// The same, as a part of what was begun at `sent`.
+    /// Like `ask`, as part of an operation that began at `sent`.
     fn ask_since(&mut self, task: Task, sent: Moment, now: Moment, network: &mut Network) {
         let (claim, ttl) = (&self.setup.claim, self.setup.terms.ttl);
         let mut limit = || self.renewals.start(sent).min(ANSWER_WITHIN);
@@ -643,7 +643,7 @@ impl Client {
                         };
                         return self.release(mode, now, network);
                     }
-                    // A command may ignore a TERM; that it doesn't is one of its ends.
+                    // A command may ignore SIGTERM; the step that ends it models one that doesn't.
                     _ => {}
                 }
             }
@@ -655,7 +655,7 @@ impl Client {
             mode,
             is_second_try: !network.is_open(self.number),
         };
-        // The renewer gives the connection back when it is done.
+        // The renewer returns the connection when it is done.
         if self.pending.is_none() {
             self.ask(Task::Release, now, network);
         }
@@ -739,7 +739,7 @@ impl Client {
         }
     }
 
-    /// Its command is started, unless the lease is over by now.
+    /// Starts its command, unless the lease has ended by now.
     fn run(&mut self, lease: Lease, (fence, slot): (u64, u32), now: Moment, network: &mut Network) {
         let lease = if self.setup.defects.deadline_from_reply {
             Lease::new(now, self.setup.terms)
@@ -762,7 +762,7 @@ impl Client {
     }
 }
 
-/// An answer, or what the server refused it with.
+/// Returns an answer, or the error by which the server refused the request.
 fn answer(value: Value) -> Result<Value, Error> {
     match value {
         Value::ServerError(_) => Err(failure(ErrorKind::NotNow)),

@@ -1,5 +1,5 @@
-//! Hashes of 128 bits of states and their parts. Two that differ have the same one by chance less than once in
-//! 10^18 searches of 10^10 states.
+//! Hashes of 128 bits of states and their parts. Two different states have the same hash by chance less than once in 10^18
+//! searches of 10^10 states.
 
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-/// Collects what is hashed.
+/// Collects the bytes to hash.
 #[derive(Default)]
 pub struct Digester(Vec<u8>);
 
@@ -44,14 +44,14 @@ pub fn digest_of(what: &impl Hash) -> u128 {
     digester.digest()
 }
 
-/// For types whose `Debug` output shows every field.
+/// Returns the digest of a value whose `Debug` output shows every field.
 pub fn digest_of_debug(what: &impl fmt::Debug) -> u128 {
     let mut digester = Digester::new();
     write!(digester, "{what:?}").expect("memory takes it");
     digester.digest()
 }
 
-/// The digest of the value that contains it, once it was computed; no part of that digest itself.
+/// The digest of the value that contains it, once computed; not part of that digest itself.
 #[derive(Clone, Default)]
 pub struct Cached(Cell<Option<u128>>);
 
@@ -62,7 +62,7 @@ impl Cached {
         digest
     }
 
-    /// The value is about to change.
+    /// Invalidates the digest before a change of the value.
     pub fn forget(&self) {
         self.0.set(None);
     }

@@ -1,6 +1,6 @@
-//! Examples of the protocol, in `examples/*.txt`: what is asked and what comes of it, to read and to test. They
-//! come out as they are written on a real server and on the one in memory. `UPDATE=1` writes what comes of each.
-//! `examples/README.md` says how to read them.
+//! Examples of the protocol, in `examples/*.txt`: calls and their results, to read and to test. Each must have its written
+//! results on a real server and on the one in memory. `UPDATE=1` writes the results. `examples/README.md` explains how to read
+//! them.
 
 mod show;
 
@@ -21,25 +21,25 @@ use crate::protocol::model::support::lua::{SCRIPTS, SHARED, WHO, id};
 
 use self::show::{Names, Snapshot};
 
-/// What is done at a moment, in microseconds since 1970.
+/// A deed, and its time in microseconds since 1970.
 type Timed = (Deed, i64);
 
-/// A call, and the line that it stands on.
+/// A call, and its line.
 struct Step {
     line: usize,
-    /// More than one where a line stands for many calls.
+    /// Several if the line stands for many calls.
     deeds: Vec<Timed>,
     script: Option<&'static str>,
     is_shown: bool,
 }
 
-/// Stands before an answer on the line of its call.
+/// Mark before an answer on the line of its call.
 const ANSWER: &str = "  -> ";
 
-/// Longest such line, in bytes; longer answers stand on a line of their own.
+/// Length of the longest such line, in bytes; longer answers have lines of their own.
 const WIDTH: usize = 120;
 
-/// One that begins on an empty server.
+/// An example, which begins on an empty server.
 struct Example {
     title: String,
     steps: Vec<Step>,
@@ -47,7 +47,7 @@ struct Example {
 
 struct File {
     path: PathBuf,
-    /// Without what came of the calls.
+    /// Lines without the results of the calls.
     lines: Vec<String>,
     text: String,
     examples: Vec<Example>,
@@ -98,7 +98,7 @@ fn files() -> Vec<File> {
     paths.into_iter().map(File::read).collect()
 }
 
-/// The words of a line; one in backquotes may have spaces.
+/// Returns the words of a line; a word in backquotes may contain spaces.
 fn words(text: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let (mut quoted, mut empty) = (false, true);
@@ -123,7 +123,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Arguments of scripts after those that all have: names, and defaults if there are any.
+/// Arguments of scripts after the common ones: names, and defaults if there are any.
 const PARAMETERS: [(&str, &str); 15] = [
     ("take", "token ttl=10s limit=1 who="),
     ("free", "token by_job=0 how=status:0"),
@@ -217,7 +217,7 @@ fn deed(words: &[String], names: &mut Names) -> Result<(Deed, Option<&'static st
         ["unlisten", token] => Deed::Listen(channel(token), false),
         ["listen-shard", token] => Deed::ListenInShard(channel(token), true),
         ["unlisten-shard", token] => Deed::ListenInShard(channel(token), false),
-        // Each write of the lock's key is told, as to a run that tracks it.
+        // Each write of the lock's key sends a message, as to a run that tracks the key.
         ["track", "lock"] => Deed::Listen("__keyspace@0__:redlock:a".into(), true),
         ["full"] => Deed::Full(true),
         ["not-full"] => Deed::Full(false),
@@ -225,7 +225,7 @@ fn deed(words: &[String], names: &mut Names) -> Result<(Deed, Option<&'static st
         ["primary"] => Deed::Replica(false),
         ["forbid", name] => Deed::Permit(command(name)?, false),
         ["permit", name] => Deed::Permit(command(name)?, true),
-        // Words with a `$` are repeated with a number in its place.
+        // Words with a `$` are repeated, with a number replacing the `$`.
         ["redis", ref words @ .., "times", number] => {
             let number: usize = number.parse().map_err(|_| "how often?")?;
             let (often, once): (Vec<&str>, Vec<&str>) =
@@ -303,7 +303,7 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
         };
         args.push(value);
     }
-    // As clients do, what few ask for is left out behind the last one that is asked for.
+    // Like clients, leaves out rarely used arguments at the end.
     let rare = ["sync", "waiting", "answered"];
     let mut names = parameters.iter().rev().map(|(name, _)| *name);
     while ["acquire", "release"].contains(&script)
@@ -318,7 +318,7 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
     Ok(args)
 }
 
-/// The text of a file as it comes out in memory and, where there is one, on a real server.
+/// Returns the text of a file with its results in memory and, if there is one, on a real server.
 fn written(file: &File, fake: &mut Memory, mut real: Option<&mut Real>) -> String {
     let mut results: BTreeMap<usize, String> = BTreeMap::new();
     for example in &file.examples {
@@ -383,11 +383,11 @@ fn similar(file: &File, text: &str) {
 
 type Expectation = (Timed, Option<Outcome>);
 
-/// What comes of each call with the scripts as they are: what other scripts are compared with.
+/// Results of each call with the shipped scripts, for comparison with other scripts.
 pub struct Expected {
-    /// The title of each, what is done, and what comes of it.
+    /// Title of each example, with its deeds and their results.
     examples: Vec<(String, Vec<Expectation>)>,
-    /// In which order they are looked at: first those that have told other scripts from these.
+    /// Order in which examples are tried: first those that have detected changed scripts before.
     order: Mutex<Vec<usize>>,
 }
 
@@ -413,7 +413,7 @@ impl Expected {
         Self { examples, order }
     }
 
-    /// An example that comes out in another way with these scripts.
+    /// Returns the title of an example with different results under these scripts.
     pub fn broken_by(&self, sources: &Sources) -> Option<&str> {
         let mut fake = Memory::new(sources.clone());
         let order = self.order.lock().unwrap().clone();
@@ -434,7 +434,7 @@ impl Expected {
     }
 }
 
-/// A short script, and the whole one for the same, with their arguments for a token.
+/// Returns the pairs of a short script and the whole one, with their arguments for a token.
 fn short_and_whole(token: &str) -> [(&'static str, Vec<String>, &'static str, Vec<String>); 3] {
     let common = ["a", "{redlock:a}:", "200", token];
     let words = |more: &[&str]| -> Vec<String> {
@@ -475,14 +475,14 @@ fn compare_short_and_whole(memory: &Memory) -> Vec<&'static str> {
             continue;
         }
         let (thorough, others) = call(whole, words);
-        // The whole one makes more calls, which the server may not permit.
+        // The whole script makes more calls, which the server may not permit.
         if matches!(thorough.answer, Value::ServerError(_)) && !memory.moment.denied.is_empty() {
             continue;
         }
         did.push(short);
         let expected = match (short, &thorough.answer) {
             ("prolong", Value::Array(fields)) => {
-                // Only the fence may be any.
+                // The fencing token may have any value.
                 let [one, ttl] = [1, 10_000].map(Value::Int);
                 let fence = fields[2].clone();
                 let held = [one.clone(), ttl, fence, one.clone(), one, Value::Nil];

@@ -1,35 +1,35 @@
-//! Visits the states that can be reached, each once.
+//! Visits each reachable state once.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::promises::Broken;
 use super::world::{Step, World};
 
-/// The steps from the start to a state.
+/// Steps from the start to a state.
 pub type Path = Vec<Step>;
 
-/// What was found.
+/// Result of a search.
 pub struct Explored {
     pub states: usize,
-    /// The most steps on a path that was followed from the start.
+    /// Length of the longest path that was followed from the start.
     pub depth: usize,
-    /// All states within the rules were visited.
+    /// True if all states within the rules were visited.
     pub is_exhausted: bool,
-    /// The promise that was broken, and how.
+    /// The broken promise, and the path to it.
     pub broken: Option<(Broken, Path)>,
 }
 
-/// Which state is visited next.
+/// Choice of the next state to visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// One of the nearest to the start, so that the first path to a broken promise is a short one.
+    /// A state near the start, so that the first path to a broken promise is short.
     BreadthFirst,
     /// The state found last, once the frontier has more than [`FRONTIER`] states: successive states share most of
     /// their data, which saves time and memory.
     DepthFirst,
 }
 
-/// From how many states on that are found, but not visited, the search goes into depth.
+/// Number of pending states above which the search goes into depth.
 const FRONTIER: usize = 2_000;
 
 impl Order {
@@ -42,7 +42,7 @@ impl Order {
     }
 }
 
-/// Visits at most so many states.
+/// Visits at most this many states.
 pub fn explore(start: World, most: usize, order: Order) -> Explored {
     let mut seen = HashSet::from([start.digest()]);
     let mut origins = vec![(0, 0)];
@@ -85,8 +85,8 @@ pub fn explore(start: World, most: usize, order: Order) -> Explored {
 
 type Successor = (Step, Result<World, Broken>);
 
-/// The states that can follow. Where the steps of one client alone lead to whatever all others can lead to,
-/// and start or end no command, those of the others can wait.
+/// Returns the possible next states. Leaves out the steps of other clients if those of one client commute with all of them, and
+/// start or end no command.
 fn successors(world: &World) -> Vec<Successor> {
     let after = |step: Step| -> Successor {
         let mut next = world.clone();
@@ -95,7 +95,7 @@ fn successors(world: &World) -> Vec<Successor> {
     };
     if let Some((c, steps)) = world.alone() {
         let had = world.clients[c].has_command;
-        // A connection that is closed doesn't hear what others publish.
+        // A closed connection doesn't receive messages of others.
         let heard = |world: &World| {
             world.network.links[c]
                 .as_ref()
@@ -115,10 +115,10 @@ fn successors(world: &World) -> Vec<Successor> {
     world.steps().into_iter().map(after).collect()
 }
 
-/// Visits so many states that differ in anything. How many of them count as the same as another one.
+/// Visits this many states that differ in anything. Returns how many of them count as equal to another one.
 ///
 /// # Errors
-/// The first two that count as the same, and lead to something else.
+/// Returns the first two states that count as equal, but have different successors.
 pub fn check_same(start: &World, most: usize) -> Result<usize, String> {
     let mut seen = HashSet::from([start.exact_digest()]);
     let mut origins = vec![(0, 0)];
@@ -155,8 +155,8 @@ pub fn check_same(start: &World, most: usize) -> Result<usize, String> {
     Ok(same)
 }
 
-/// The steps to the state with this number: of each state it is known from which one it was found, and as which
-/// of the states that can follow that one.
+/// Returns the steps to the state with this number. `origins` has the predecessor of each state, and its index among the
+/// successors of that.
 fn path_to(origins: &[(u32, u8)], mut at: u32, mut world: World) -> Path {
     let mut turns = Vec::new();
     while at != 0 {
@@ -172,7 +172,7 @@ fn path_to(origins: &[(u32, u8)], mut at: u32, mut world: World) -> Path {
     turns.into_iter().rev().map(follow).collect()
 }
 
-/// A path as a person reads it: when, what.
+/// Describes a path for people: the time and text of each step.
 pub fn told(mut world: World, path: &[Step]) -> String {
     let mut lines = Vec::new();
     for step in path {

@@ -1,5 +1,5 @@
-//! The Redis in memory, on which the models run, does as a real one: each call of a simulation and of each example gets the
-//! same answer from both, sends the same messages, and leaves the same keys with the same expiries.
+//! Compares the Redis in memory, on which the models run, with a real one. Each call of a simulation or an example gets the
+//! same answer from both. Both send the same messages, and have the same keys and expiries afterwards.
 
 pub mod deeds;
 pub mod memory;
@@ -21,36 +21,35 @@ use crate::protocol::model::support::lua::{SCRIPTS, source};
 use crate::protocol::model::view::text as lossy;
 use crate::redis::call::Script;
 
-/// A real server, and three connections to it: of a user whose rights change, of one who may do everything, and of
-/// one who listens.
+/// A real server with three connections: of a user whose permissions change, of an administrator, and of a subscriber.
 pub struct Real {
     server: Server,
     calls: Connection,
     admin: Connection,
     ear: Connection,
-    /// What the last one listens to: how it left, and the channel.
+    /// Subscriptions of the last connection: the command to end each, and the channel.
     listens: BTreeSet<(&'static str, String)>,
 }
 
-/// What a deed did: the answer, the messages that were heard, and all keys afterwards.
+/// Result of a deed: the answer, the received messages, and all keys afterwards.
 #[derive(Debug)]
 pub struct Outcome {
     answer: String,
-    /// The answer as it came.
+    /// The unformatted answer.
     pub value: Value,
     pub heard: Vec<(String, String)>,
     /// Name, type, remaining milliseconds (-1: for ever) and content of each key, with two spaces between.
     pub keys: Vec<String>,
 }
 
-/// The wording of an error is no difference.
+/// Ignores differences in the wording of an error.
 impl PartialEq for Outcome {
     fn eq(&self, other: &Self) -> bool {
         (&self.answer, &self.heard, &self.keys) == (&other.answer, &other.heard, &other.keys)
     }
 }
 
-/// Lua code in front of a script: what is scanned comes in the order of its names, as Redis promises none.
+/// Lua code before a script that sorts the results of scans by name, because Redis promises no order.
 const IN_ORDER: &str = "
 local plain = redis
 local function in_order(command, answer)
@@ -67,7 +66,7 @@ local redis = {sha1hex = plain.sha1hex,
   pcall = function(...) return in_order((...), plain.pcall(...)) end}
 ";
 
-/// All keys, a line each; looking at them also deletes those that have expired.
+/// Lua script that returns all keys, one line each. Reading them also deletes the expired ones.
 const DUMP: &str = "
 for _, key in ipairs(ARGV) do redis.call('EXISTS', key) end
 local lines = {}
@@ -140,7 +139,7 @@ impl Real {
         }
     }
 
-    /// Performs a deed at this moment. Returns what a call did.
+    /// Performs a deed at this time. Returns the result of a call.
     pub fn perform(&mut self, deed: &Deed, clock: i64) -> Option<Outcome> {
         self.server.set_clock(clock);
         match deed {
@@ -192,7 +191,7 @@ impl Real {
         }
     }
 
-    /// What was heard before the last dump.
+    /// Returns the messages before the last dump.
     fn heard(&mut self) -> Vec<(String, String)> {
         let mut heard = Vec::new();
         loop {
@@ -211,7 +210,7 @@ impl Real {
 }
 
 impl Memory {
-    /// Performs a deed at this moment. Returns what a call did.
+    /// Performs a deed at this time. Returns the result of a call.
     pub fn perform(&mut self, deed: &Deed, clock: i64) -> Option<Outcome> {
         fn listen(map: &mut BTreeMap<Bytes, i64>, channel: &str, on: bool) {
             let channel = channel.as_bytes().to_vec();
@@ -267,7 +266,7 @@ impl Outcome {
     }
 }
 
-/// A real server that does all that a simulation has done in memory, and must come out the same.
+/// Repeats every call of a simulation on a real server, and compares the results.
 impl Witness for Real {
     fn sees(&mut self, seen: &Seen) -> Result<(), Broken> {
         let clock = seen.moment.clock_us;
@@ -290,13 +289,13 @@ impl Witness for Real {
     }
 }
 
-/// The name of a script, if it is shipped.
+/// Returns the name of a script, if it is shipped.
 pub fn name_of(script: &Script) -> Option<&'static str> {
     let mut all = SCRIPTS.iter();
     Some(all.find(|(_, source)| *source == script.source)?.0)
 }
 
-/// All keys in memory, as `DUMP` writes those of a server.
+/// Returns all keys in memory, in the format of `DUMP`.
 fn dump(data: &Data, now_ms: i64) -> Vec<String> {
     let lasts = |expires: &Option<i64>| expires.is_none_or(|expires| expires >= now_ms);
     let entries = data.entries().filter(|(_, entry)| lasts(&entry.expires));
@@ -327,7 +326,7 @@ fn parts(content: &Content) -> (&'static str, Vec<String>) {
     }
 }
 
-/// An answer in which only what Redis promises counts.
+/// Formats the parts of an answer that Redis promises.
 fn shown(answer: &Value) -> String {
     let Value::ServerError(error) = answer else {
         return format!("{answer:?}");
@@ -337,7 +336,7 @@ fn shown(answer: &Value) -> String {
         return error.code().to_owned();
     }
     let details = error.details().unwrap_or_default();
-    // A server also names the script, and the line.
+    // A server also prints the script and the line.
     let details = details.split(" script: ").next().unwrap();
     format!("{} {details}", error.code())
 }
@@ -351,7 +350,7 @@ fn ask(connection: &mut Connection, words: &[Bytes]) -> Value {
     connection.recv_response().unwrap()
 }
 
-/// The same for what is not refused.
+/// Like `ask`. Asserts that the server doesn't refuse.
 fn tell(connection: &mut Connection, words: &str) {
     let words: Vec<Bytes> = words.split(' ').map(Into::into).collect();
     let answer = ask(connection, &words);

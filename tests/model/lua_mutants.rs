@@ -1,6 +1,5 @@
-//! Mutants of the Lua scripts: each has one mistake, and an example comes out in another way with it, or the
-//! simulation finds a broken promise. `make search WHAT=mutants-lua` tries all of them; one that survives has to be in the list of those
-//! that are explained.
+//! Mutants of the Lua scripts: each has one mistake, which must change the result of an example or break a promise in the
+//! simulation. `make search WHAT=mutants-lua` tries all of them. A mutant that survives must be in the list of explained ones.
 
 #[path = "../../build/join.rs"]
 mod join;
@@ -21,7 +20,7 @@ use crate::protocol::model::simulate::broken_with;
 use crate::protocol::model::support::lua::SCRIPTS;
 use crate::protocol::model::support::{asked, cores, on_threads};
 
-/// The Lua files below a directory: `acquire`, `lib/queue`.
+/// Returns the Lua files below a directory by name: `acquire`, `lib/queue`.
 fn files(directory: &Path) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     for folder in ["", "lib/"] {
@@ -36,7 +35,7 @@ fn files(directory: &Path) -> BTreeMap<String, String> {
     files
 }
 
-/// A copy of the scripts' files, in which one at a time is changed.
+/// A copy of the scripts' files, one of which is changed at a time.
 struct Workshop {
     directory: tempfile::TempDir,
     files: BTreeMap<String, String>,
@@ -57,7 +56,7 @@ impl Workshop {
         directory.path().join(format!("{name}.lua"))
     }
 
-    /// The scripts with a mutant in place of its file; what differs stays in memory.
+    /// Returns the scripts with a mutant instead of its file. Leaks the changed texts.
     fn sources(&self, file: &str, mutant: &Mutant) -> Sources {
         let path = Self::path(&self.directory, file);
         fs::write(&path, &mutant.text).unwrap();
@@ -76,7 +75,7 @@ impl Workshop {
     }
 }
 
-/// All mutants, each with its file.
+/// Returns all mutants, each with its file.
 fn all(files: &BTreeMap<String, String>) -> Vec<(&String, Mutant)> {
     let mut all = Vec::new();
     for (file, text) in files {
@@ -86,13 +85,13 @@ fn all(files: &BTreeMap<String, String>) -> Vec<(&String, Mutant)> {
     all
 }
 
-/// What a mutant is known by when lines have moved.
+/// Returns a name for a mutant that stays the same when lines move.
 fn key(file: &str, mutant: &Mutant) -> String {
     format!("{file} | {} | {}", mutant.before, mutant.after)
 }
 
-/// The mutants that are explained: a reason, and those that it is for, each by its file, or that and the line as
-/// it was, or that and the line as it is.
+/// Returns the explained mutants: a reason, and the entries that it is for. An entry is a file, a file and the line before, or
+/// those and the line after.
 fn explained() -> Vec<(&'static str, Vec<&'static str>)> {
     let mut explained: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in include_str!("lua_mutants/explained.txt").lines() {
@@ -109,18 +108,18 @@ fn explained() -> Vec<(&'static str, Vec<&'static str>)> {
     explained
 }
 
-/// Whether an entry of that list is for this mutant.
+/// Returns true if an entry of that list is for this mutant.
 fn is_for(entry: &str, key: &str) -> bool {
     let rest = key.strip_prefix(entry);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" | "))
 }
 
-/// What told a mutant from the scripts.
+/// Evidence that distinguishes a mutant from the scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// The title of an example.
+    /// Title of an example.
     Example(String),
-    /// The promise that is broken.
+    /// The broken promise.
     Simulation(Promise),
     Explained(&'static str),
     Survives,
@@ -191,7 +190,7 @@ fn every_mutant_of_the_scripts_is_caught_or_explained() {
     );
 }
 
-/// The page about them: how many each file has and what caught them, and why the others can't be caught.
+/// Returns the page about the mutants: the number in each file, the evidence, and why the others can't be caught.
 fn report(all: &[(&String, Mutant)], verdicts: &[Verdict]) -> String {
     let mut page = String::from(HEADING);
     let mut files: Vec<&String> = all.iter().map(|(file, _)| *file).collect();

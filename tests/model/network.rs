@@ -1,5 +1,4 @@
-//! What is under way between the clients and the servers. A connection keeps the order of what goes over
-//! it; nothing else does.
+//! The messages under way between the clients and the servers. A connection keeps their order; nothing else does.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,7 +13,7 @@ use crate::redis::call::{Call, Script};
 /// A call of a script.
 pub struct Asked {
     pub call: Call,
-    /// Script to call if the call, of a short script, answers 0.
+    /// Whole script to call if a short script answers 0.
     pub whole: Option<&'static Script>,
     pub digest: u128,
 }
@@ -24,7 +23,7 @@ impl Asked {
         Self::shortly(call, None)
     }
 
-    /// Like [`Self::new`], by a short script, if it may do.
+    /// Like [`Self::new`], with the short script if there is one.
     pub fn shortly(call: Call, short: Option<&'static Script>) -> Rc<Self> {
         let whole = short.map(|_| call.script);
         let script = short.unwrap_or(call.script);
@@ -37,7 +36,7 @@ impl Asked {
         })
     }
 
-    /// This answer as it comes in: a short script that has done nothing has the whole one asked.
+    /// Converts an answer on its arrival: if a short script has done nothing, the whole one must be called.
     pub fn incoming(&self, answer: Value) -> Incoming {
         match self.whole {
             Some(script) if answer == Value::Int(0) => {
@@ -54,34 +53,34 @@ impl fmt::Debug for Asked {
     }
 }
 
-/// What a client sends.
+/// A request of a client.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub asked: Rc<Asked>,
-    /// The client subscribes to its channel first.
+    /// True if the client subscribes to its channel first.
     pub subscribes: bool,
-    /// The server is to push when the lock's key changes.
+    /// True if the server must notify the client of changes of the lock's key.
     pub tracks: bool,
 }
 
-/// What comes back.
+/// A message to a client.
 #[derive(Clone, Debug)]
 pub enum Incoming {
     Answer(Value),
-    /// A short script has done nothing, and this is to be asked.
+    /// A short script has done nothing, and this call must follow.
     Again(Rc<Asked>),
-    /// It was done, and too few replicas have confirmed it.
+    /// The call was executed, but too few replicas have confirmed it.
     NotReplicated,
     Message(Vec<u8>),
     KeyChanged,
     Closed,
 }
 
-/// The same, on its way.
+/// A message under way to a client.
 #[derive(Clone, Debug)]
 pub struct Arriving {
     pub what: Incoming,
-    /// When it is there; none: at once.
+    /// Time of its arrival; `None` for at once.
     pub at: Option<Duration>,
 }
 
@@ -99,7 +98,7 @@ pub struct Link {
     pub incoming: VecDeque<Arriving>,
     pub listens: bool,
     pub tracks: bool,
-    /// Its client's host is gone without a word: the server doesn't know.
+    /// True if its client's host has vanished silently, which the server doesn't know.
     pub is_abandoned: bool,
     digest: Cached,
 }
@@ -121,7 +120,7 @@ impl Link {
         self.digest.get_or(|| digest_of_debug(self))
     }
 
-    /// Whether it ends for the client with what is under way to it.
+    /// Returns true if it ends after the messages under way to the client.
     pub fn is_closing(&self) -> bool {
         self.incoming
             .iter()
@@ -129,34 +128,34 @@ impl Link {
     }
 }
 
-/// A request over a connection that its client has given up: it may arrive, but isn't answered.
+/// A request over a connection that its client has given up: it may arrive, but gets no answer.
 #[derive(Clone)]
 pub struct Stray {
     pub node: usize,
     pub asked: Rc<Asked>,
 }
 
-/// What is held up between a client and the servers, whatever connection it uses.
+/// Messages that are delayed between a client and the servers, over any connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delay {
     None,
-    /// What comes back.
+    /// Messages from the servers.
     Answers,
-    /// What is sent, and what comes back.
+    /// Messages in both directions.
     All,
 }
 
-/// One connection each client at most, and what others have left under way.
+/// At most one connection of each client, and the requests that others have left under way.
 #[derive(Clone)]
 pub struct Network {
-    /// The node that new connections go to.
+    /// Node that new connections go to.
     pub primary: usize,
-    /// The node that the first client is cut off with, where it is.
+    /// Node that is cut off together with the first client, if there is one.
     pub cut_off: Option<usize>,
     pub links: Vec<Option<Rc<Link>>>,
     pub strays: Vec<Stray>,
     pub delays: Vec<Delay>,
-    /// Whether what was sent over a connection that is given up may arrive later on.
+    /// True if requests over a given-up connection may arrive later.
     pub keeps_strays: bool,
 }
 
@@ -172,7 +171,7 @@ impl Network {
         }
     }
 
-    /// The connection of a client, to be changed.
+    /// Returns the connection of a client, for a change.
     pub fn link(&mut self, client: usize) -> Option<&mut Link> {
         let link = Rc::make_mut(self.links[client].as_mut()?);
         link.digest.forget();
@@ -183,19 +182,19 @@ impl Network {
         self.links[client].is_some()
     }
 
-    /// Sends a request, over a fresh connection where there is none.
+    /// Sends a request, over a new connection if there is none.
     pub fn send(&mut self, client: usize, request: Request) {
         let own = self.cut_off.filter(|_| client == 0);
         let primary = own.unwrap_or(self.primary);
         self.links[client].get_or_insert_with(|| Rc::new(Link::to(primary)));
         let link = self.link(client).expect("there is one");
-        // What is sent over a connection that the other side has closed is lost.
+        // Requests over a connection that the other side has closed are lost.
         if !link.is_closing() {
             link.requests.push_back(request);
         }
     }
 
-    /// The client gives its connection up.
+    /// Gives up the client's connection.
     pub fn close(&mut self, client: usize) {
         if let Some(link) = self.links[client].take()
             && self.keeps_strays
@@ -209,7 +208,7 @@ impl Network {
         }
     }
 
-    /// The connection breaks: what is under way is lost, in both directions.
+    /// Breaks the connection: everything under way is lost, in both directions.
     pub fn cut(&mut self, client: usize) {
         if let Some(link) = self.link(client) {
             link.requests.clear();
@@ -223,7 +222,7 @@ impl Network {
         }
     }
 
-    /// All connections to a node break.
+    /// Breaks all connections to a node.
     pub fn cut_all(&mut self, node: usize) {
         for client in 0..self.links.len() {
             if self.links[client]
@@ -236,7 +235,7 @@ impl Network {
         self.strays.retain(|stray| stray.node != node);
     }
 
-    /// Whether something is under way to or from a client that could take it now.
+    /// Returns true if a message under way to or from a client could arrive now.
     pub fn is_busy(&self, now: Duration, can_receive: impl Fn(usize) -> bool) -> bool {
         self.links.iter().enumerate().any(|(client, link)| {
             link.as_ref().is_some_and(|link| {

@@ -1,4 +1,4 @@
-//! What is promised (P1 to P7 in `docs/guarantees.md`), and whether a state keeps it.
+//! The promises (P1 to P7 in `docs/guarantees.md`), and whether a state keeps them.
 
 pub mod calls;
 
@@ -17,51 +17,51 @@ use crate::protocol::name::Keys;
 use crate::protocol::scripts::{ACQUIRE, FREE, FREEZE, RELEASE, THAW};
 use crate::redis::call::Call;
 
-/// One promise.
+/// A promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// P1: no two commands run under leases that haven't run out.
+    /// P1: no two commands run under leases that haven't ended.
     OneLease,
     /// P1 without a fault that excuses it: no two commands run.
     OneCommand,
     /// P1: a command is dead when its lease ends, unless its redlock is stopped, or its keeper was killed.
     EndsWithLease,
-    /// P3: of the commands that are started, the one whose grant came later has the larger fence.
+    /// P3: of two started commands, the one with the later grant has the larger fencing token.
     FenceGrows,
-    /// P4: while a lock is frozen, it is granted to nobody.
+    /// P4: nobody gets a frozen lock.
     FreezeHolds,
-    /// P4: a waiter that was superseded doesn't run.
+    /// P4: a superseded waiter doesn't run.
     SupersedeHolds,
-    /// P4: no command is started after one with a larger number in the outside order.
+    /// P4: no command starts after one with a larger sequence number.
     OrderHolds,
-    /// P1: commands that run together have a slot each.
+    /// P1: commands that run together have different slots.
     OwnSlot,
-    /// P4: after a success no run starts whose `--once-per` covers it.
+    /// P4: after a success, no run starts whose `--once-per` covers it.
     OnceHolds,
-    /// P5: a free lock that is waited for is granted within a time.
+    /// P5: a free lock with waiters is granted within this time.
     Served(Duration),
-    // The rest is judged call by call.
-    /// No script fails, and each answer and entry can be read.
+    // The other promises are judged call by call.
+    /// No script fails, and each answer and entry can be parsed.
     AnswersAreRead,
-    /// P1, P6: an answer says what is so.
+    /// P1, P6: an answer is true.
     AnswersAreTrue,
-    /// P1: the server gives the lock to no two that exclude each other.
+    /// P1: the server never gives the lock to two holders that exclude each other.
     OneHolder,
-    /// P1: while a command counts on its lease, the server knows the hold.
+    /// P1: while a command relies on its lease, the server knows the hold.
     LeaseIsHeld,
     /// P1: a guard works only while its run does, and never again after it has left.
     GuardsHold,
     /// P4: no run gives up without a reason.
     GivesUpRightly,
-    /// P4: a request that was withdrawn comes to nothing, even if it arrives late.
+    /// P4: a withdrawn request has no effect, even if it arrives late.
     WithdrawalsLast,
     /// P5: a run gets the lock at once if nobody waits or keeps it out.
     AdmittedAtOnce,
-    /// P6: a hold ends in the documented ways only, is never shortened, and doesn't come back.
+    /// P6: a hold ends only in the documented ways, is never shortened, and doesn't return.
     HoldsLast,
     /// P7: a waiter keeps its place, and gets the lock in its turn.
     InTurn,
-    /// A request that comes twice has the same outcome.
+    /// A repeated request has the same outcome.
     RepetitionsAgree,
     /// A client that only reads changes nothing.
     ReadersChangeNothing,
@@ -74,7 +74,7 @@ pub enum Promise {
 pub struct Broken {
     pub promise: Promise,
     pub what: String,
-    /// The command that may not run any more has the smaller fence, so that what checks it refuses it.
+    /// True if the command that must not run any more has the smaller fencing token, so that a resource rejects it.
     pub is_fenced: bool,
 }
 
@@ -94,38 +94,38 @@ impl fmt::Display for Broken {
     }
 }
 
-/// A fence, and the run that got the lock with it alone.
+/// A fencing token, and the only run that got the lock with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Granted {
     pub fence: u64,
     to: Option<usize>,
 }
 
-/// What has happened, as far as promises depend on it.
+/// The past, as far as promises depend on it.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Facts {
     pub lost_data: bool,
-    /// All grants, in their order.
+    /// All grants, in order.
     pub granted: Vec<Granted>,
-    /// Whose commands were started, in this order.
+    /// Runs whose commands have started, in order.
     started: Vec<usize>,
-    /// Their fences.
+    /// Fencing tokens of these runs.
     fences: Vec<u64>,
     superseded: Vec<bool>,
-    /// Which clients have superseded others: each does once, when it first enters the queue.
+    /// Clients that have superseded others: each does so once, when it first enters the queue.
     has_superseded: Vec<bool>,
-    /// When a run last succeeded that held the lock, by the server's clock.
+    /// Time of the last success of a run that held the lock, by the server's clock.
     succeeded_at: Option<i64>,
-    /// The largest number in the outside order of a command that was started.
+    /// Largest sequence number of a started command.
     newest: Option<u64>,
     frozen_until: Option<i64>,
-    /// The runs whose locks were taken by a person, or given back by their own jobs.
+    /// Runs whose locks were taken by a person, or released by their own jobs.
     pub excused: Vec<bool>,
-    /// Since when no command runs and somebody waits.
+    /// Time since which no command runs although somebody waits.
     idle_since: Option<Duration>,
 }
 
-/// How many grants are remembered where runs come again and again.
+/// Number of grants that are remembered when runs come again and again.
 const REMEMBERED: usize = 50;
 
 impl Facts {
@@ -138,18 +138,18 @@ impl Facts {
         }
     }
 
-    /// Whether the command of this run was ever started.
+    /// Returns true if the command of this run has ever started.
     pub fn has_started(&self, c: usize) -> bool {
         self.started.contains(&c)
     }
 
-    /// Another run comes in the place of one that is over.
+    /// Replaces an ended run by another one.
     pub fn begins_again(&mut self, c: usize) {
         self.started.retain(|started| *started != c);
         self.superseded[c] = false;
         self.has_superseded[c] = false;
         self.excused[c] = false;
-        // Those of long ago say nothing any more.
+        // Forgets old grants, which no promise depends on any more.
         let old = self.granted.len().saturating_sub(REMEMBERED);
         self.granted.drain(..old);
         for granted in &mut self.granted {
@@ -160,7 +160,7 @@ impl Facts {
             .retain(|fence| granted.iter().any(|granted| granted.fence == *fence));
     }
 
-    /// A script was executed.
+    /// Records the execution of a script.
     pub fn executed(
         &mut self,
         call: &Call,
@@ -171,7 +171,7 @@ impl Facts {
     ) -> Result<(), Broken> {
         let keys = &rules.lock.keys;
         let fence = |data| field(data, &keys.of("state"), b"fence");
-        // What was asked for, and not what the server has of it.
+        // The requested value, not the server's record of it.
         let argument = |n: usize| call.args.get(n).map_or(&b""[..], Vec::as_slice);
         let held = after.kind::<Bytes>(now_ms, &keys.lock);
         let has_it = |client: &Rc<Client>| {
@@ -212,7 +212,7 @@ impl Facts {
                     let waits = |data: &Data, client: &Client| is_queued(data, keys, client);
                     if waits(after, by) && !self.has_superseded[by.number] {
                         self.has_superseded[by.number] = true;
-                        // A run that a freeze keeps out makes nobody give up who isn't kept out.
+                        // A run that a freeze keeps out supersedes only runs that the freeze keeps out too.
                         let is_kept_out =
                             self.is_frozen(now_ms) && !by.setup.wish.who.ignores_freeze;
                         for client in clients {
@@ -241,25 +241,26 @@ impl Facts {
         Ok(())
     }
 
-    /// A renewal that arrives when its run is over holds the lock once more for a TTL: what is free, and for how
-    /// long, is counted from there.
+    /// Records that a late request was executed. A renewal after the end of its run holds the lock for another TTL, so the idle
+    /// time starts again.
     pub fn a_late_request_was_done(&mut self) {
         self.idle_since = None;
     }
 
-    /// How many grants came before the one with this fence.
+    /// Returns the number of grants before the one with this fencing token.
     pub fn place(&self, fence: u64) -> Option<usize> {
         self.granted
             .iter()
             .rposition(|granted| granted.fence == fence)
     }
 
-    /// Whether nothing is to be granted, by the server's clock.
+    /// Returns true if nothing may be granted, by the server's clock.
     pub fn is_frozen(&self, now_ms: i64) -> bool {
         self.frozen_until.is_some_and(|until| until > now_ms)
     }
 
-    /// Adds what the promises still depend on. New fences are `next_fence` at least, unless they are wrong.
+    /// Hashes everything that the promises still depend on. New fencing tokens are at least `next_fence`, unless they are
+    /// wrong.
     pub fn hash_relevant(
         &self,
         hasher: &mut impl Hasher,
@@ -272,7 +273,7 @@ impl Facts {
         let lives = |granted: &&Granted| !granted.to.is_some_and(is_over);
         if promises.contains(&Promise::FenceGrows) {
             let is_used = |fence: &u64| self.fences.contains(fence);
-            // Those that no run can start with any more.
+            // Tokens that no run can start with any more.
             let past = || {
                 let past = self.granted.iter().enumerate();
                 past.filter(|(_, granted)| !lives(granted) && is_used(&granted.fence))
@@ -305,7 +306,7 @@ impl Facts {
         }
     }
 
-    /// Looks at a state, at a moment of the clients' clock and one of the server's.
+    /// Judges a state, at a time of the clients' clock and one of the server's.
     pub fn look(
         &mut self,
         clients: &[Rc<Client>],
@@ -320,7 +321,7 @@ impl Facts {
             let is_run = client.unit() == c;
             if is_run && client.has_command && !self.started.contains(&c) {
                 let own = self.place(client.fence);
-                // Of those that are granted together only the last is known.
+                // If several runs are granted at once, only the last is known.
                 let is_out_of_order = |&other: &u64| {
                     let places = self.place(other).zip(own);
                     places.is_some_and(|(of_other, own)| (of_other < own) != (other < client.fence))
@@ -331,7 +332,7 @@ impl Facts {
                     || self.fences.iter().any(is_out_of_order);
                 let since = self.succeeded_at.map(|at| u64::try_from(now_ms - at));
                 let (once, key) = (client.setup.wish.once_per, &client.setup.wish.once_key);
-                // All that have a key have the same one.
+                // All runs with a key have the same key.
                 let is_covered = since.is_some_and(|since| {
                     key.is_some() || since.is_ok_and(|ms| Duration::from_millis(ms) < once)
                 });
@@ -404,14 +405,14 @@ impl Facts {
             let limits = running
                 .iter()
                 .map(|client| client.setup.wish.limit.number());
-            // What works elsewhere under a hold is a part of it.
+            // Guarded work elsewhere belongs to the hold.
             let units: BTreeSet<usize> = running.iter().map(|client| client.unit()).collect();
             let conflict = limits
                 .min()
                 .is_some_and(|limit| units.len() > limit as usize);
             if conflict {
                 let names: Vec<String> = running.iter().map(|c| c.number.to_string()).collect();
-                // The one that was started last has the largest fence.
+                // The run that started last has the largest fencing token.
                 let last = self.started.last().and_then(|c| clients.get(*c));
                 let is_fenced = last.is_some_and(|last| {
                     running
@@ -478,7 +479,7 @@ pub fn is_queued(data: &Data, keys: &Keys, client: &Client) -> bool {
     queue.is_some_and(|queue| queue.iter().any(|(_, own)| own == token))
 }
 
-/// A field of a hash; empty where there is none. Read as of time 0, so that no key counts as expired.
+/// Returns a field of a hash; empty if there is none. Reads as of time 0, so that no key counts as expired.
 pub fn field(data: &Data, key: &[u8], field: &[u8]) -> String {
     let value = data
         .kind::<Fields>(0, key)

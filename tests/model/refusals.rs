@@ -1,6 +1,6 @@
-//! A server that refuses, at each call of a simulation, in memory: one without free memory, and one that takes no
-//! writes (a replica, or a primary that can't write to its disk). What is refused has done nothing; only what is
-//! new is refused for want of memory; and no grant is sent that wasn't written.
+//! Servers in memory that refuse each call of a simulation: one without free memory, and one that accepts no writes (like a
+//! replica). A refused call must have no effect; a full server may refuse only new things; and no grant may be sent that wasn't
+//! written.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,10 +16,10 @@ use super::support::asked;
 use super::view::{View, text};
 use crate::protocol::scripts::{ACQUIRE, FREEZE, GUARD, TAKE};
 
-/// Number of seeds; `REFUSALS` is another one.
+/// Number of seeds, unless `REFUSALS` is set.
 const SEEDS: u64 = 4;
 
-/// A server to which each call comes that was just carried out, and which refuses it.
+/// A server that repeats each call after its execution, and refuses it.
 #[derive(Default)]
 struct Refusing {
     interpreter: Interpreter,
@@ -28,7 +28,7 @@ struct Refusing {
 }
 
 impl Refusing {
-    /// Does the same under other circumstances, and whether that left all as it was.
+    /// Repeats a call under other circumstances. Returns its result, and whether the data stayed the same.
     fn again(&self, seen: &Seen, moment: &Moment) -> (Evaluated, bool) {
         let mut data = before(seen);
         let (interpreter, call) = (&self.interpreter, seen.call);
@@ -74,15 +74,15 @@ impl Refusing {
     }
 }
 
-/// What has expired is gone before anything is compared.
+/// Returns the data before a call, without expired keys.
 fn before(seen: &Seen) -> Data {
     let mut data = seen.before.clone();
     data.forget_expired(seen.moment.now_ms());
     data
 }
 
-/// Returns true for a call that takes a lock or a new place in the queue, admits a new guard, or freezes. Any other call
-/// frees, extends or hands over, or only looks.
+/// Returns true for a call that takes a lock or a new place in the queue, admits a new guard, or freezes. All other calls free,
+/// extend, hand over or only read.
 fn may_be_refused(seen: &Seen) -> bool {
     let (call, hash) = (seen.call, seen.call.script.hash);
     let view = View::of(seen.before, &lock().keys, seen.moment.now_ms());
@@ -119,7 +119,7 @@ fn what_a_server_refuses_has_done_nothing_and_what_is_held_is_never_refused() {
     let Refusing {
         refused, accepted, ..
     } = *refusing.borrow();
-    // Where nothing is refused, or all is, nothing is tried.
+    // The test is meaningful only if some calls are refused and others aren't.
     assert!(
         refused > 100 && accepted > 100,
         "{refused} refused, {accepted} accepted"

@@ -1,6 +1,6 @@
-//! Which states count as one: those from which the same can happen, whatever comes. So what nothing depends on
-//! any more is left out of the number by which states are told apart, such as when a run that is over had the
-//! lock. That such states lead to the same is checked in a part of them (`explore::check_same`).
+//! Decides which states are equal: those with the same possible futures. The digest of a state leaves out everything that
+//! nothing depends on any more, such as when an ended run held the lock. `explore::check_same` checks for some states that
+//! equal ones have the same futures.
 
 use std::hash::Hash;
 
@@ -13,11 +13,11 @@ use super::world::{Kind, Rules, START_MS, World};
 use crate::protocol::name::Keys;
 
 impl World {
-    /// A number for the state: another one for each two from which something else can happen.
+    /// Returns a digest of the state, different for states with different futures.
     pub fn digest(&self) -> u128 {
         let mut hasher = Digester::new();
         self.now.hash(&mut hasher);
-        // A smaller fence makes no difference to the next one, which comes from the clock.
+        // A smaller fencing token doesn't affect the next one, which comes from the clock.
         let next_fence = self.next_fence();
         for (client, link) in self.clients.iter().zip(&self.network.links) {
             client.digest().hash(&mut hasher);
@@ -59,7 +59,7 @@ impl World {
         hasher.digest()
     }
 
-    /// A number for all of the state.
+    /// Returns a digest of the whole state.
     pub fn exact_digest(&self) -> u128 {
         let mut hasher = Digester::new();
         self.now.hash(&mut hasher);
@@ -87,7 +87,7 @@ impl World {
         hasher.digest()
     }
 
-    /// The smallest fence that a server gives from now on, if it knows no larger one.
+    /// Returns the smallest fencing token that a server grants from now on, if it knows no larger one.
     fn next_fence(&self) -> i64 {
         if self.rules.sets_clocks() {
             return 1;
@@ -103,7 +103,7 @@ impl Rules {
         kinds.any(|kind| matches!(kind, Kind::SetClock(_)))
     }
 
-    /// What expires later than this, by any clock, doesn't expire within a history.
+    /// Returns the time after which, by any clock, nothing expires within a history.
     fn end_ms(&self) -> i64 {
         if self.sets_clocks() {
             return i64::MAX;
@@ -121,8 +121,8 @@ impl Rules {
     }
 }
 
-/// What of a connection can still matter whose client is gone: what it has sent, and that the server thinks that
-/// it listens.
+/// Returns a digest of a connection whose client has vanished: its sent requests, and whether the server believes that it is
+/// subscribed.
 fn digest_of_abandoned(link: &Link) -> u128 {
     let mut hasher = Digester::new();
     (link.node, link.listens, link.is_closing()).hash(&mut hasher);
@@ -132,22 +132,22 @@ fn digest_of_abandoned(link: &Link) -> u128 {
     hasher.digest()
 }
 
-/// A number for what of a server's data something depends on, but for the last fence.
+/// Returns a digest of the relevant part of a server's data, without the last fencing token.
 pub fn digest_of_data(data: &Data, rules: &Rules) -> u128 {
     let mut hasher = Digester::new();
     let keys = &rules.lock.keys;
     let (state, history) = (keys.of("state"), keys.of("history"));
     let end_ms = rules.end_ms();
     data.entries().next().is_none().hash(&mut hasher);
-    // A list of names is for people.
+    // The index of names is only for people.
     for (key, entry) in data.entries().filter(|(key, _)| *key != keys.index) {
-        // How long the lock itself is to last is told to those who wait for it.
+        // Waiters learn the expiry of the lock's key, so it stays exact.
         let latest = if key == keys.lock { i64::MAX } else { end_ms };
         let expires = entry.expires.map(|at| at.min(latest));
         (key, expires).hash(&mut hasher);
         match &*entry.content {
             Content::Hash(fields) if key == state => {
-                // Nothing depends on how many ended how, nor on freezes that are over.
+                // Nothing depends on the numbers of ends and freezes.
                 let counted = |field: &[u8]| field.starts_with(b"ended:") || field == b"freezes";
                 for (field, value) in fields.iter().filter(|(field, _)| !counted(field)) {
                     field.hash(&mut hasher);
@@ -172,7 +172,7 @@ pub fn digest_of_data(data: &Data, rules: &Rules) -> u128 {
     hasher.digest()
 }
 
-/// Of an end in the history a release reads whose it is, and whether that was its own doing.
+/// Hashes the parts of a record that a release reads: its owner, and whether the owner ended the hold.
 fn hash_end(record: &[u8], hasher: &mut Digester) {
     let mut words = record.split(|byte| *byte == b' ');
     let whose = words.next();
@@ -182,7 +182,7 @@ fn hash_end(record: &[u8], hasher: &mut Digester) {
     (whose, is_own).hash(hasher);
 }
 
-/// The last fence that a server has given.
+/// Returns the last fencing token that a server has granted.
 pub fn last_fence(data: &Data, keys: &Keys) -> i64 {
     field(data, &keys.of("state"), b"fence")
         .parse()

@@ -1,4 +1,4 @@
-//! The scenarios: which clients there are, which faults may happen and how many of them, and for how long.
+//! The scenarios: their clients, their possible faults and the number of these, and their duration.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -46,7 +46,7 @@ pub fn who(host: &str) -> Who {
 
 pub const HOSTS: [&str; 6] = ["one", "two", "three", "four", "five", "six"];
 
-/// The run with this number, as it is by default.
+/// Returns the default run with this number.
 pub fn run(number: usize) -> Setup {
     let host = HOSTS[number];
     let token = Token::read(format!("{number:032x}:{host}:7").into()).expect("a token");
@@ -82,7 +82,7 @@ pub fn run(number: usize) -> Setup {
     }
 }
 
-/// Runs that exclude each other, and nothing that goes wrong.
+/// Returns rules with runs that exclude each other, without faults.
 pub fn rules(name: &'static str, runs: usize) -> Rules {
     Rules {
         name,
@@ -111,13 +111,13 @@ pub fn rules(name: &'static str, runs: usize) -> Rules {
     }
 }
 
-/// Promises that hold also where a lock may be lost.
+/// Promises that hold even if a lock may be lost.
 const EVEN_IF_LOST: [Promise; 2] = [EndsWithLease, FenceGrows];
 
-/// Those that hold where runs are no copies of each other.
+/// Promises that hold even if runs aren't copies of each other.
 const OF_ALL_LEASES: [Promise; 2] = [OneLease, EndsWithLease];
 
-/// By how much the clocks of the servers differ, at most.
+/// Largest difference between the clocks of the servers.
 const SKEW: Duration = Duration::from_secs(1);
 
 impl Rules {
@@ -125,7 +125,7 @@ impl Rules {
         Self { name, ..self }
     }
 
-    /// So many faults at most, of these kinds.
+    /// Permits at most this many faults, of these kinds.
     fn with(self, faults: u8, kinds: &[Kind]) -> Self {
         let kinds = kinds.to_vec();
         Self {
@@ -153,12 +153,12 @@ impl Rules {
         self
     }
 
-    /// Only so many of the runs may be hit.
+    /// Lets faults hit only this many of the runs.
     fn hitting(self, victims: usize) -> Self {
         Self { victims, ..self }
     }
 
-    /// With runs that differ in more than their names.
+    /// Declares that the runs differ in more than their names.
     fn unlike(mut self) -> Self {
         self.are_alike = false;
         self
@@ -178,8 +178,8 @@ impl Rules {
         Self { deeds, ..self }
     }
 
-    /// With a primary and two replicas, one of which follows it with any part of what it wrote; with `REDLOCK_SYNC=all`
-    /// only with what was confirmed.
+    /// Adds a primary and two replicas. A replica may be promoted with any part of the primary's writes; with
+    /// `REDLOCK_SYNC=all` it has at least the confirmed ones.
     fn failing_over(self, sync: Sync) -> Self {
         let rules = self.with(1, &[Kind::FailOver]).each(|run| {
             run.wish.ttl = 5 * SECOND;
@@ -196,13 +196,13 @@ impl Rules {
         }
     }
 
-    /// With another text in place of a script.
+    /// Replaces the text of a script.
     fn replacing(mut self, script: &Script, source: &'static str) -> Self {
         self.replaced.push((script.hash, source));
         self
     }
 
-    /// With something else in place of parts of scripts.
+    /// Replaces parts of scripts.
     fn changing(self, scripts: &[&Script], changes: &[(&str, &str)]) -> Self {
         scripts.iter().fold(self, |rules, script| {
             let mut source = script.source.to_owned();
@@ -214,7 +214,7 @@ impl Rules {
         })
     }
 
-    /// Something that is made wrong on purpose; it is found within a second or so.
+    /// Returns a defect, which must break this promise within a second or so.
     fn breaks(self, promise: Promise, name: &'static str) -> Defect {
         Defect {
             rules: self.named(name),
@@ -223,7 +223,7 @@ impl Rules {
         }
     }
 
-    /// The same, found later.
+    /// Like `breaks`, for a defect that takes longer to find.
     fn breaks_later(self, promise: Promise, name: &'static str) -> Defect {
         Defect {
             is_near: false,
@@ -232,7 +232,7 @@ impl Rules {
     }
 }
 
-/// A visit of the states of a scenario, up to a number of them.
+/// A search through the states of a scenario, up to a number of them.
 struct Visit {
     start: World,
     explored: Explored,
@@ -270,7 +270,7 @@ fn visit(rules: Rules, most: usize, order: Order) -> Visit {
 }
 
 impl Visit {
-    /// What was broken, and the steps to it.
+    /// Describes the broken promise, and the steps to it.
     fn told(&self) -> String {
         let Some((broken, path)) = &self.explored.broken else {
             return format!("{}: nothing broken", self.line);
@@ -280,7 +280,7 @@ impl Visit {
     }
 }
 
-/// What happens to processes and messages, all data being kept.
+/// Faults of processes and messages, without loss of data.
 const USUAL: [Kind; 7] = [
     Kind::Cut,
     Kind::Messages,
@@ -291,25 +291,25 @@ const USUAL: [Kind; 7] = [
     Kind::Stop,
 ];
 
-/// What may go wrong with messages alone.
+/// Faults of messages alone.
 const MESSAGES: [Kind; 4] = [Kind::Cut, Kind::Messages, Kind::Repeat, Kind::Late];
 
-/// Users end runs while they wait.
+/// Users may end runs that wait.
 fn two_runs_that_are_interrupted() -> Rules {
     let mut rules = rules("two runs, interrupted", 2).with(1, &USUAL);
     rules.may_interrupt = true;
     rules
 }
 
-/// Somebody else's writes, or a restart without data, may take a lock from its holder: then two commands may
-/// run until the first one learns of it. Their fences still grow, and each ends with its lease.
+/// Another client's writes, or a restart without data, may take a lock from its holder. Then two commands may run until the
+/// first run notices. Their fencing tokens still grow, and each command ends with its lease.
 fn lost_data() -> Rules {
     rules("keys are deleted, and the server restarts empty", 2)
         .with(1, &[Kind::Delete, Kind::Restart, Kind::Cut])
         .promising(&EVEN_IF_LOST)
 }
 
-/// A server's clock that is set moves the ends of all leases that it counts.
+/// A change of a server's clock moves the ends of all leases on that server.
 fn set_clock() -> Rules {
     rules("the server's clock is set", 2)
         .with(1, &[Kind::SetClock(3_600_000), Kind::SetClock(1500)])
@@ -327,7 +327,7 @@ fn shared() -> Rules {
     rules
 }
 
-/// A person freezes the lock for so long, and thaws it.
+/// Returns deeds of a person who freezes the lock for this long, and thaws it.
 pub fn freeze_and_thaw(long: Duration) -> Vec<Deed> {
     let lock = lock();
     let long = long.as_millis().to_string().into_bytes();
@@ -364,7 +364,7 @@ fn frozen_and_ignored() -> Rules {
     rules
 }
 
-/// A person frees the lock: until its run learns of that, two commands may run.
+/// A person frees the lock: until its run notices, two commands may run.
 fn forced() -> Rules {
     let json = serde_json::to_vec(&who("desk")).expect("JSON");
     let force = lock().call(&FORCE, vec![Vec::new(), json, "0".into(), "0".into()]);
@@ -405,8 +405,7 @@ fn once_with_key() -> Rules {
     })
 }
 
-/// What a dead holder leaves ends with its lease; a waiter that doesn't take what it got has 5 s for it, and
-/// the next one asks with its heartbeat.
+/// The hold of a dead run ends with its lease. A waiter has 5 s to confirm a grant; the next waiter asks with its heartbeat.
 fn served() -> Rules {
     rules("a free lock is granted", 2)
         .with(1, &USUAL)
@@ -414,24 +413,24 @@ fn served() -> Rules {
         .promising(&[Served(TTL + 8 * SECOND)])
 }
 
-/// Waiters that were killed are passed over at once.
+/// Killed waiters are passed over at once.
 fn dead_waiters() -> Rules {
     let mut rules = rules("killed waiters are passed over", 3)
         .with(1, &[Kind::KillWaiter])
         .promising(&[Served(SECOND)]);
-    // Else a dead one may be granted the lock by what it had asked.
+    // Otherwise a late request of a dead waiter could get the lock.
     rules.keeps_strays = false;
     rules
 }
 
 const AT_ONCE: Promise = Served(Duration::from_millis(10));
 
-/// Without a fault a lock that is released is granted at once.
+/// Without a fault, a released lock is granted at once.
 fn handed_on() -> Rules {
     rules("a released lock is granted at once", 3).also_promising(AT_ONCE)
 }
 
-/// The clock of the server runs by so many percent faster than those of the clients.
+/// The server's clock runs faster than those of the clients, by this many percent.
 fn fast_clock(percent: i64) -> Rules {
     let mut rules = rules("the server's clock runs faster", 2)
         .with(1, &[Kind::Late, Kind::Cut])
@@ -440,8 +439,8 @@ fn fast_clock(percent: i64) -> Rules {
     rules
 }
 
-/// Each answer is under way for as long as one may be on which a command starts at once, the server's clock is 1 %
-/// faster, and a command is dead 2 % of a lease after it was killed: what a lease is shortened by is used up.
+/// The whole safety margin of a lease is used up. Each answer takes the longest time with which a command still starts at once.
+/// The server's clock is 1 % faster, and a killed command is dead after 2 % of a lease.
 fn with_late_answers(name: &'static str, runs: usize, ttl: Duration) -> Rules {
     let rules = rules(name, runs).with(1, &[Kind::Late]).each(|run| {
         run.wish.ttl = ttl;
@@ -458,20 +457,20 @@ fn with_late_answers(name: &'static str, runs: usize, ttl: Duration) -> Rules {
     }
 }
 
-/// A lease begins when it is asked for, and with each renewal when that is.
+/// A lease begins with its request, and after each renewal with the request of that.
 fn late_answers() -> Rules {
     with_late_answers("answers take 90 ms", 1, TTL)
 }
 
-/// A grant of 5 s begins, as far as its run can know, as long after its last question as the server says. A person who
-/// thaws the lock grants it to the run.
+/// A run knows of a grant only that it began, by the server's clock, some time after the run's last request. A person who thaws
+/// the lock grants it to the run.
 fn late_answers_and_grants() -> Rules {
     with_late_answers("answers and grants take 90 ms", 1, 5 * SECOND)
         .with_deeds(freeze_and_thaw(SECOND))
         .lasting(6 * SECOND)
 }
 
-/// Two of three runs at a time, each in a slot of its own.
+/// Two of three runs at a time, each in its own slot.
 fn slots() -> Rules {
     rules("two slots for three runs", 3)
         .with(1, &[Kind::Kill])
@@ -479,7 +478,7 @@ fn slots() -> Rules {
         .each(|run| run.wish.limit = Limit::slots(2))
 }
 
-/// A reader and a writer, and whatever happens to them.
+/// A reader and a writer, with all faults of processes and messages.
 fn reader_and_writer() -> Rules {
     let mut rules = rules("a reader and a writer", 2)
         .unlike()
@@ -489,7 +488,7 @@ fn reader_and_writer() -> Rules {
     rules
 }
 
-/// Runs with places in an order from outside (`--supersede --seq`), of which a later one may come first.
+/// Runs with sequence numbers (`--supersede --seq`), of which a later one may come first.
 fn in_order(name: &'static str, runs: usize) -> Rules {
     let mut numbers = 1..;
     rules(name, runs)
@@ -506,7 +505,7 @@ fn three_in_order() -> Rules {
     in_order("three runs in an outside order", 3)
 }
 
-/// Within this time waiters that no message reaches look, every quarter of a second, and a bit more rarely further behind.
+/// Every quarter of a second, and a bit more rarely further behind, waiters that no message reaches check the lock.
 const LOOK: Promise = Served(Duration::from_millis(350));
 
 fn polling() -> Rules {
@@ -526,7 +525,7 @@ fn failover(sync: Sync) -> Rules {
         .lasting(6 * SECOND)
 }
 
-/// Without `REDLOCK_SYNC` a lock may be lost; what holds all the same.
+/// Without `REDLOCK_SYNC` a lock may be lost, but some promises still hold.
 fn failover_without_sync() -> Rules {
     let rules = failover(Sync::None)
         .named("a failover without SYNC")
@@ -538,8 +537,8 @@ fn failover_without_sync() -> Rules {
     }
 }
 
-/// A primary with three replicas and three sentinels. The network is cut in two, and the sentinel on the side of the old
-/// primary is reset: it lists nothing but the replica on that side, which has all.
+/// A primary with three replicas and three sentinels. The network is cut in two, and the sentinel on the old primary's side is
+/// reset, after which it lists only the replica on its side, which has all data.
 fn cut_with_a_sentinel() -> Rules {
     let rules = failover(Sync::All)
         .named("a cut, and a sentinel that is reset behind it")
@@ -552,7 +551,7 @@ fn cut_with_a_sentinel() -> Rules {
     }
 }
 
-/// Work elsewhere under the hold of the first run, and whatever happens to it and to that run, while another one waits.
+/// Guarded work under the hold of the first run, with faults of both, while another run waits.
 fn guarded(name: &'static str) -> Rules {
     let mut rules = rules(name, 3)
         .unlike()
@@ -565,14 +564,14 @@ fn guarded(name: &'static str) -> Rules {
     rules
 }
 
-/// Nothing goes wrong, so that no two commands run at any time, and the lock is handed on as soon as the guard has ended.
+/// Without faults no two commands ever run, and the lock is handed over as soon as the guard has ended.
 fn guarded_without_faults() -> Rules {
     guarded("a guard, and no fault")
         .without_faults()
         .promising(&[OneCommand, EndsWithLease, AT_ONCE])
 }
 
-/// The same for a reader, beside which there is another one, and a writer.
+/// Like `guarded`, for a reader beside another reader and a writer.
 fn guarded_reader() -> Rules {
     let mut rules = guarded("a guard of a reader")
         .with(1, &[Kind::Cut, Kind::Kill])
@@ -584,7 +583,7 @@ fn guarded_reader() -> Rules {
     rules
 }
 
-/// All scenarios in which the promises have to hold, the small ones first.
+/// Returns all scenarios in which the promises must hold, the small ones first.
 fn all() -> Vec<Rules> {
     vec![
         handed_on(),
@@ -597,8 +596,8 @@ fn all() -> Vec<Rules> {
         cut_with_a_sentinel(),
         failover_without_sync(),
         fast_clock(1),
-        // A grant is good for 5 s at the server, and its message may come late; whoever comes when it is over must
-        // not find the command of its run.
+        // A grant lasts 5 s at the server, and its message may be late. A client that comes after its end must not meet the
+        // command of the granted run.
         rules("grants whose message comes late", 2)
             .with(1, &[Kind::Late])
             .beside_a_plain_client()
@@ -618,7 +617,7 @@ fn all() -> Vec<Rules> {
         superseded(),
         served(),
         in_order("two runs in an outside order", 2).with(1, &USUAL),
-        // A grant to one of them isn't heard of, so that it is known only when it looks.
+        // No message announces a grant to a polling run, which finds it only by checking.
         rules("two runs that poll", 2)
             .with(1, &USUAL)
             .each(|run| run.polls = true),
@@ -631,33 +630,33 @@ fn all() -> Vec<Rules> {
                 2,
                 &[Kind::FailOver, Kind::Unconfirmed, Kind::Cut, Kind::Late],
             ),
-        // A third run takes what the second one gives back.
+        // A third run takes the lock that the second one releases.
         rules("a failover with three runs", 3)
             .failing_over(Sync::All)
             .lasting(5 * SECOND),
-        // A primary that knows of the guard is replaced.
+        // A primary that knows the guard is replaced.
         guarded("a guard, and a failover")
             .failing_over(Sync::All)
             .lasting(5 * SECOND),
         guarded_reader(),
         guarded("a guard"),
-        // All that happens to a run that waits or holds, beside a client of another program.
+        // All faults of runs that wait or hold, beside a client of another program.
         rules("two runs and a plain client", 2)
             .with(1, &USUAL)
             .beside_a_plain_client(),
         rules("three runs", 3).with(1, &USUAL),
         shared(),
-        // With more faults at once.
+        // More faults at once.
         rules("two runs", 2).with(2, &USUAL),
     ]
 }
 
-/// Something that is made wrong on purpose.
+/// A deliberate defect.
 struct Defect {
     rules: Rules,
     /// The promise that it breaks.
     promise: Promise,
-    /// It is found within a second or so.
+    /// True if it is found within a second or so.
     is_near: bool,
 }
 
@@ -670,7 +669,7 @@ fn defects() -> Vec<Defect> {
         rules.promising(&[OneLease])
     };
     let never_stopped = |rules: Rules| rules.each(|run| run.defects.is_never_stopped = true);
-    // Both of them look for the next holder.
+    // Both scripts look for the next holder.
     let both = [&ACQUIRE, &RELEASE];
     let recreates = "redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[5]) return {1, tonumber(ARGV[5]), 1, 1, 1, false}";
     let ignores_freeze = "return string.find(who, '\"ignores_freeze\":true', 1, true) ~= nil";
@@ -790,14 +789,14 @@ fn defects() -> Vec<Defect> {
     ]
 }
 
-/// A process that is stopped can't stop its command: only the fence keeps that from doing harm.
+/// A stopped process can't stop its command: only the fencing token keeps that from doing harm.
 fn stopped() -> Rules {
     rules("redlock, stopped for longer than its lease", 2)
         .with(1, &[Kind::Stop])
         .promising(&[OneCommand])
 }
 
-/// Whether a scenario with this name is asked for.
+/// Returns true if a scenario with this name is selected.
 fn is_chosen(name: &str) -> bool {
     let only = std::env::var("MODEL_ONLY").unwrap_or_default();
     name.contains(&only)
@@ -805,7 +804,7 @@ fn is_chosen(name: &str) -> bool {
 
 #[test]
 fn the_promises_hold_in_each_state_that_is_visited() {
-    // By default in little time: what is near the start.
+    // Only states near the start by default, to save time.
     let most = asked("MODEL_STATES").unwrap_or(500);
     let chosen = all().into_iter().filter(|rules| is_chosen(rules.name));
     let visits = chosen.map(|rules| visit(rules, most, Order::DepthFirst));

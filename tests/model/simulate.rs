@@ -1,7 +1,7 @@
-//! Simulations in virtual time: runs, guards and plain clients that come and go, while processes are killed and stopped,
-//! connections break, requests arrive late or twice, the server stalls, loses keys, and has its clock set, and people
-//! freeze, stop and force. All of it is drawn from a seed: `make search WHAT=simulate SEED=n` repeats it, to the byte. Each call is
-//! judged (`promises::calls`); another witness may see it as well, such as a real server that must do the same.
+//! Simulations in virtual time. Runs, guards and plain clients come and go, while processes are killed and stopped, connections
+//! break, and requests arrive late or twice. The server stalls, loses keys, and has its clock changed, and people freeze, stop
+//! and force. Everything is drawn from a seed: `make search WHAT=simulate SEED=n` repeats it to the byte. `promises::calls`
+//! judges each call; another witness may observe it as well, such as a real server that must agree.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -39,25 +39,25 @@ fn ms(number: i64) -> Duration {
     Duration::from_millis(number.max(0).unsigned_abs())
 }
 
-/// A time up to `most`; short ones are likelier.
+/// Draws a time up to `most`; short ones are likelier.
 fn time(dice: &mut Dice, most: Duration) -> Duration {
     let mut share = || u32::try_from(dice.below(1000)).expect("small");
     most * share() / 1000 * share() / 1000 + Duration::from_millis(1)
 }
 
-/// A set of things that may go wrong; the seeds take turns.
+/// A set of possible faults; the seeds take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// No fault: waiters are served at once.
+    /// No faults: waiters are served at once.
     Quiet,
-    /// Nothing is lost, and no clock is set.
+    /// No data is lost, and no clock is changed.
     Kept,
-    /// Keys are deleted, the server restarts empty, its clock is set.
+    /// Keys are deleted, the server restarts empty, its clock is changed.
     Lost,
 }
 
 impl Mode {
-    /// Returns the promises of the state; those of calls are judged in any case.
+    /// Returns the promises about states; those about calls are judged in any case.
     fn promises(self) -> Vec<Promise> {
         match self {
             Self::Quiet | Self::Kept => vec![
@@ -74,19 +74,19 @@ impl Mode {
 
 const MODES: [Mode; 3] = [Mode::Quiet, Mode::Kept, Mode::Lost];
 
-/// Kinds of runs and faults of a seed: a few only, so that less is excused.
+/// Kinds of runs and faults of a seed: only a few, so that less is excused.
 struct Kinds {
     limits: &'static [u32],
-    /// The longest pause before a run comes again, the longest command, and the longest time between two faults.
+    /// Longest pause before a run returns, longest command, longest times between two faults and between two deeds of people.
     rests: Duration,
     holds: Duration,
     calms: Duration,
     people: Duration,
-    /// Runs of a hundred that supersede, that a success is enough for, and that keep their locks for a while.
+    /// Percentages of runs that supersede, that are skipped after a success, and that keep their locks for a while.
     supersede: i64,
     once: i64,
     keep: i64,
-    /// Requests of a hundred that arrive twice, and that are held up.
+    /// Percentages of requests that arrive twice, and that are delayed.
     twice: i64,
     late: i64,
     has_plain: bool,
@@ -108,7 +108,7 @@ impl Kinds {
             &[1, 2, 3, SHARED],
         ];
         let is_quiet = mode == Mode::Quiet;
-        // A draw less without faults.
+        // Without faults there is one draw less.
         let unless_quiet =
             |dice: &mut Dice, shares: &[i64]| if is_quiet { 0 } else { dice.pick(shares) };
         Self {
@@ -126,7 +126,7 @@ impl Kinds {
         }
     }
 
-    /// Draws what a run asks for, and how it behaves.
+    /// Draws the options and the behaviour of a run.
     fn run(&self, dice: &mut Dice, usual: &Setup) -> Setup {
         let mut setup = usual.clone();
         let (wish, terms) = (&mut setup.wish, &mut setup.terms);
@@ -171,12 +171,12 @@ impl Kinds {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Simulated {
     pub steps: u64,
-    /// Commands that were started.
+    /// Number of started commands.
     pub holds: u64,
-    /// Commands of guards that were started.
+    /// Number of started commands of guards.
     pub guards: u64,
     pub faults: u64,
-    /// A number for all that happened.
+    /// Digest of all events.
     digest: u64,
 }
 
@@ -189,7 +189,7 @@ impl Simulated {
     }
 }
 
-/// The lock "a", of whose holds fifty are remembered.
+/// Returns the lock "a", with a history of fifty holds.
 pub fn lock() -> Lock {
     let name = "a".parse().expect("a name");
     Lock {
@@ -199,7 +199,7 @@ pub fn lock() -> Lock {
     }
 }
 
-/// An interpreter of the scripts, and what it runs instead of some of them.
+/// An interpreter of the scripts, and replacements for some of them.
 #[derive(Clone, Default)]
 pub struct Server {
     pub interpreter: Rc<Interpreter>,
@@ -208,7 +208,7 @@ pub struct Server {
 
 pub type SharedWitness = Rc<RefCell<dyn Witness>>;
 
-/// Lines of what happened.
+/// Lines about the events.
 #[derive(Default)]
 struct Trace(Vec<String>);
 
@@ -227,7 +227,7 @@ struct Simulation {
     judge: Rc<RefCell<Judge>>,
     trace: Option<Rc<RefCell<Trace>>>,
     agenda: VecDeque<(Duration, Planned)>,
-    /// The number of runs that there are at a time; the other clients are guards.
+    /// Number of runs at a time; the other clients are guards.
     runs: usize,
     /// Number of runs and guards so far.
     serial: usize,
@@ -245,7 +245,7 @@ enum Planned {
     Interrupt(usize),
     Resume(usize),
     LetThrough(usize),
-    /// A request over a connection that was given up arrives.
+    /// A request over a given-up connection arrives.
     Stray,
     Plain,
     Person,
@@ -255,16 +255,17 @@ enum Planned {
 /// Number of guards at a time.
 const GUARDS: usize = 3;
 
-/// More steps than any simulation takes, beside one for each millisecond.
+/// Upper bound on the steps of any simulation, besides one for each millisecond.
 const MOST_STEPS: u64 = 10_000;
 
 /// Number of the last steps and calls that a failure shows.
 const SHOWN: usize = 200;
 
-/// A dead holder's lease of 30 s, a grant that nobody takes (5 s), and two heartbeats; twice, as that may follow each other.
+/// Longest idle time after faults. The parts are a dead holder's lease (30 s), an unconfirmed grant (5 s) and two heartbeats,
+/// all of it twice in a row.
 const AFTER_FAULTS: Duration = Duration::from_secs(80);
 
-/// The longest time that a free lock may be waited for if nobody is disturbed: a waiter that polls asks once a second.
+/// Longest idle time of a lock with undisturbed waiters: a polling waiter asks once a second.
 const AT_MOST_IDLE: Duration = Duration::from_millis(1500);
 
 impl Simulation {
@@ -324,7 +325,7 @@ impl Simulation {
         simulation
     }
 
-    /// Plans something for some time from now.
+    /// Plans an event at a time within this duration.
     fn plan(&mut self, within: Duration, planned: Planned) -> Duration {
         let at = self.world.now + time(&mut self.dice, within);
         let place = self.agenda.partition_point(|(other, _)| *other <= at);
@@ -339,7 +340,7 @@ impl Simulation {
         self.judge.borrow_mut().comes(&self.world.clients[c].setup);
     }
 
-    /// A run that is over is followed by another one, with other options.
+    /// Replaces an ended run by another one with other options.
     fn come_again(&mut self, c: usize) {
         self.serial += 1;
         let mut setup = self.kinds.run(&mut self.dice, &scenarios::run(0));
@@ -354,7 +355,7 @@ impl Simulation {
         self.world.facts.begins_again(c);
     }
 
-    /// Work elsewhere begins under the hold of a run, if one has a command.
+    /// Starts guarded work under the hold of a run, if one has a command.
     fn guard(&mut self, c: usize) -> Result<(), Broken> {
         self.plan(20 * SECOND, Planned::Guard(c));
         let is_guarding = !matches!(self.world.clients[c].stage, Stage::New) && !self.is_over(c);
@@ -380,13 +381,13 @@ impl Simulation {
         matches!(client.stage, Stage::Over | Stage::Dead) && !client.has_command
     }
 
-    /// Returns true if work elsewhere goes on under the hold of a run.
+    /// Returns true if guarded work goes on under the hold of a run.
     fn is_guarded(&self, run: usize) -> bool {
         let mut guards = self.runs..self.runs + GUARDS;
         guards.any(|guard| self.world.clients[guard].unit() == run && !self.is_over(guard))
     }
 
-    /// Lets so many minutes pass, and looks at what is left when all are gone.
+    /// Lets this many minutes pass, and checks the remains after all clients are gone.
     fn run(&mut self, minutes: u32) -> Result<(), Broken> {
         let end = minutes * 60 * SECOND;
         while self.world.now < end {
@@ -432,7 +433,7 @@ impl Simulation {
         self.does(&step, |world| world.apply(step))
     }
 
-    /// Lets a step happen, and checks all that follows from it.
+    /// Performs a step, and checks all consequences.
     fn does(
         &mut self,
         what: &dyn Display,
@@ -528,7 +529,7 @@ impl Simulation {
                 let (name, call) = self.deed();
                 let is_force = call.script.hash == FORCE.hash;
                 self.does(&name, |world| world.call(call).map(drop))?;
-                // A plain client doesn't learn of that.
+                // A plain client doesn't notice.
                 if is_force && matches!(self.world.plain, Plain::Holds(_)) {
                     self.world.plain = Plain::Over;
                 }
@@ -542,7 +543,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// A command ends, or has its lock released or its lease extended by its job first.
+    /// Ends a command, unless its job first releases the lock or extends the lease.
     fn end(&mut self, c: usize) -> Result<(), Broken> {
         let setup = Rc::clone(&self.world.clients[c].setup);
         let (name, call) = match self.dice.below(10) {
@@ -555,7 +556,7 @@ impl Simulation {
         self.does(&what, |world| world.call(call).map(drop))
     }
 
-    /// Draws what a person does.
+    /// Draws the deed of a person.
     fn deed(&mut self) -> (&'static str, Call) {
         let lock = self.world.rules.lock.clone();
         let who = scenarios::who("desk").to_json();
@@ -632,7 +633,7 @@ impl Simulation {
                 self.plan(20 * SECOND, Planned::LetThrough(c));
                 Step::HoldUp(c, self.dice.pick(&[Delay::Answers, Delay::All]))
             }
-            // The server stands still: for all.
+            // The server stalls for all clients.
             11 | 12 => {
                 for c in 0..all {
                     self.plan(5 * SECOND, Planned::LetThrough(c));
@@ -646,14 +647,14 @@ impl Simulation {
             14 if self.mode == Mode::Lost => Step::Restart,
             15 if self.mode == Mode::Lost => {
                 self.judge.borrow_mut().is_lost = true;
-                // No more than an hour away from the clients' clock.
+                // At most an hour away from the clients' clock.
                 let ahead = self.world.nodes[0].clock_ahead;
                 let to = self
                     .dice
                     .pick(&[-3_600_000, -5000, -500, 0, 500, 5000, 3_600_000]);
                 Step::SetClock(to - ahead)
             }
-            // There is no client to whom this could happen.
+            // No client can have this fault.
             _ => return Ok(()),
         };
         self.hit(c, matches!(step, Step::HoldUp(_, Delay::All)));
@@ -682,7 +683,7 @@ impl Simulation {
             return Ok(());
         }
         let idle = now.saturating_sub(*self.idle_since.get_or_insert(*now));
-        // A dead holder's lease of 30 s, a grant that nobody takes (5 s), and two heartbeats; twice, as that may follow each other.
+        // A dead holder's lease of 30 s, an unconfirmed grant (5 s), and two heartbeats, all of it twice in a row.
         let bound = match self.mode {
             Mode::Quiet => AT_MOST_IDLE,
             Mode::Kept => 80 * SECOND,
@@ -695,7 +696,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Everybody is gone: a day later the lock is free, and in the end nothing is left.
+    /// Removes all clients: a day later the lock must be free, and in the end no key must remain.
     fn look_afterwards(&mut self) -> Result<(), Broken> {
         self.judge.borrow_mut().is_lost = true;
         self.world.facts.lost_data = true;
@@ -741,7 +742,7 @@ impl Simulation {
     }
 }
 
-/// Simulates a seed for so many minutes.
+/// Simulates a seed for this many minutes.
 pub fn simulate(
     seed: u64,
     minutes: u32,
@@ -763,10 +764,10 @@ fn report(seed: u64, minutes: u32, broken: &Broken) -> String {
     format!("seed {seed}, {mode:?}: {broken}\n{}", last.join("\n"))
 }
 
-/// Length of a seed by default, in minutes of virtual time.
+/// Default length of a seed, in minutes of virtual time.
 pub const MINUTES: u32 = 1;
 
-/// Returns the promise that is found broken when scripts are changed.
+/// Returns the promise that changed scripts break.
 pub fn broken_with(
     change: impl Fn(&'static str, &'static str) -> &'static str,
     seeds: u64,
@@ -792,7 +793,7 @@ pub fn broken_with(
     })
 }
 
-/// Number of seeds by default, in memory and beside a real server.
+/// Default number of seeds, in memory and beside a real server.
 const SEEDS: u64 = 12;
 const BESIDE: u64 = 4;
 
@@ -802,7 +803,7 @@ fn simulations_keep_the_promises_and_a_seed_replays_to_the_byte() {
     let seeds: Option<u64> = asked("SIMULATE_SEEDS");
     let minutes = asked("SIMULATE_MINUTES").unwrap_or(MINUTES);
     thread_local!(static OWN: Server = Server::default());
-    // Other tests run beside it.
+    // Without SIMULATE_SEEDS, other tests run at the same time.
     let threads = seeds.map_or(1, |_| cores());
     let seeds = seeds.unwrap_or(SEEDS);
     let results = on_threads(threads, usize::try_from(seeds).unwrap(), |number| {
@@ -823,7 +824,7 @@ fn simulations_keep_the_promises_and_a_seed_replays_to_the_byte() {
     assert_eq!(Ok(&again), results[0].as_ref());
     let line = format!("{seeds} seeds from {first} on, of {minutes} minutes: {all:?}");
     writeln!(std::io::stderr(), "{line}").expect("stderr");
-    // A simulation in which nothing happens finds nothing.
+    // A simulation without events finds nothing.
     let minutes = seeds * u64::from(minutes);
     assert!(all.holds > minutes && all.guards > minutes / 10, "{line}");
 }
@@ -858,7 +859,7 @@ fn a_real_server_does_the_same_in_simulated_time() {
     assert!(all.holds > 100, "{all:?}");
 }
 
-/// Promises that a simulation finds broken, each with a part of a script and what stands there by mistake.
+/// Mistakes that break a promise in a simulation: the promise, a part of a script, and the mistake.
 const MISTAKES: &str = "\
 OnceHolds: how == 'status:0' | string.find(how, '^status:')
 OnceHolds: 'succeeded', int_text(now_ms) | 'succeeded', int_text(now_ms - 1000)

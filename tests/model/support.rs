@@ -1,4 +1,4 @@
-//! What the integration tests need, too.
+//! Shares some helpers of the integration tests.
 
 #[allow(dead_code)] // The integration tests use the rest of it.
 #[path = "../integration/support/dice.rs"]

@@ -1,4 +1,4 @@
-//! The lock as a server has it, for promises about single calls.
+//! The lock according to a server, for promises about single calls.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use super::redis::Data;
 use super::redis::data::{Bytes, Fields, Members};
 use crate::protocol::name::Keys;
 
-/// The hold of a token, by its entry in `meta`.
+/// Hold of a token, from its entry in `meta`.
 pub struct Hold {
     pub fence: i64,
     pub phase: String,
 }
 
 impl Hold {
-    /// Reads `<fence> <since> <limit> <slot> <waited> <phase> <who>`, none of whose numbers is negative.
+    /// Parses `<fence> <since> <limit> <slot> <waited> <phase> <who>`, whose numbers must not be negative.
     pub fn parse(entry: &str) -> Option<Self> {
         let words: Vec<&str> = entry.splitn(7, ' ').collect();
         let [numbers @ .., phase, who] = words.as_slice() else {
@@ -31,7 +31,7 @@ impl Hold {
     }
 }
 
-/// Reads `<id> <ended> <how> <length of by> <by><entry>`. Returns id, fence and end of the hold.
+/// Parses `<id> <ended> <how> <length of by> <by><entry>`. Returns id, fencing token and end of the hold.
 pub fn record(record: &str) -> Option<(String, i64, i64)> {
     let mut words = record.splitn(5, ' ');
     let id = words.next()?.to_owned();
@@ -42,20 +42,20 @@ pub fn record(record: &str) -> Option<(String, i64, i64)> {
     Some((id, fence, ended))
 }
 
-/// Returns true for the key of a notice: no other key of a lock has a colon behind its beginning.
+/// Returns true for the key of a notice: no other key of a lock has a second colon.
 pub fn is_notice(key: &[u8], keys: &Keys) -> bool {
     let rest = key.strip_prefix(&keys.of("")[..]);
     rest.is_some_and(|rest| rest.contains(&b':'))
 }
 
-/// The state of a lock at one moment.
+/// State of a lock at one time.
 pub struct View {
     /// Holders, and the ends of their leases by the server's clock.
     pub held: BTreeMap<String, i64>,
     pub meta: BTreeMap<String, String>,
     /// Waiters in the order of their turns, with their tickets.
     pub queue: Vec<(String, i64)>,
-    /// No new client is admitted.
+    /// True if no new client is admitted.
     pub is_frozen: bool,
 }
 
@@ -72,7 +72,7 @@ impl View {
         };
         let mark = data.kind::<Bytes>(now, &keys.lock).map(|mark| text(mark));
         let expiry = data.get(now, &keys.lock).and_then(|entry| entry.expires);
-        // A key is there until its last millisecond is over.
+        // A key exists until the end of its last millisecond.
         let end = expiry.map_or(i64::MAX, |expiry| expiry + 1);
         let held = match mark.as_deref() {
             None | Some("redlock:frozen") => BTreeMap::new(),

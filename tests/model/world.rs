@@ -1,6 +1,5 @@
-//! A state of everything, and what can happen next: clients, servers and what is under way between
-//! them, in virtual time. A step is one thing that one of them does, or one fault; time passes only
-//! between moments at which something is due.
+//! The state of the whole model, and the possible next steps: clients, servers and messages under way, in virtual time. A step
+//! is one action of one of them, or one fault. Time passes only between times at which something is due.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,18 +22,18 @@ use crate::protocol::Lock;
 use crate::protocol::scripts::{ACQUIRE, Script};
 use crate::redis::call::Call;
 
-/// When the servers' clocks start, in milliseconds since 1970: in the year 2020.
+/// Start of the servers' clocks, in milliseconds since 1970: in the year 2020.
 pub const START_MS: i64 = 1_577_836_800_000;
-/// When the clients' clock starts, since boot.
+/// Start of the clients' clock, since boot.
 pub const BOOT: Duration = Duration::from_secs(1000);
 
-/// The scripts that the servers run in place of those that are shipped.
+/// Scripts that the servers run instead of the shipped ones.
 pub type Replaced = Vec<(&'static str, &'static str)>;
 
-/// A command of another program, as a script.
+/// Script that runs a command of another program.
 static PLAIN: Script = plain("return redis.call(unpack(ARGV))");
 
-/// The release of a client that knows of nothing but the key.
+/// Release by a client that knows only the key.
 static PLAIN_RELEASE: Script =
     plain("if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end return 0");
 
@@ -48,17 +47,17 @@ const fn plain(source: &'static str) -> Script {
     }
 }
 
-/// What a person does in between, with a script of ours.
+/// An action of a person, with one of redlock's scripts.
 pub struct Deed {
     pub name: &'static str,
     pub asked: Rc<Asked>,
 }
 
-/// A client that does `SET key token NX PX ttl`, and trusts in that.
+/// A client that runs `SET key token NX PX ttl` and relies on that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Plain {
     New,
-    /// It believes that the lock is its own until this moment.
+    /// Relies on the lock until this time.
     Holds(Millis),
     Over,
 }
@@ -66,60 +65,60 @@ pub enum Plain {
 /// Milliseconds of the clients' clock, which can be hashed.
 pub type Millis = u64;
 
-/// Which replicas have to confirm a grant or a renewal.
+/// Replicas that must confirm a grant or a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
     None,
-    /// This many, whichever.
+    /// Any replicas of this number.
     AtLeast(usize),
     /// All that could follow the primary.
     All,
 }
 
-/// What may go wrong.
+/// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A connection breaks before its first request arrives, or before the answer does.
     Cut,
-    /// A message that the server pushes is lost, or comes twice.
+    /// A pushed message is lost, or arrives twice.
     Messages,
     /// The server gets a request twice.
     Repeat,
-    /// What is under way to or from a client takes any time.
+    /// Messages to or from a client take any time.
     Late,
     /// A process is killed.
     Kill,
-    /// One that is in the queue.
+    /// A process in the queue is killed.
     KillWaiter,
-    /// A host is gone, and its connections stay.
+    /// A host vanishes, and its connections stay.
     Vanish,
     /// A process is stopped, and goes on at any time.
     Stop,
-    /// Another program deletes a key of the lock, or all.
+    /// Another program deletes one key of the lock, or all.
     Delete,
     /// The server restarts without its data.
     Restart,
-    /// The server's clock is set.
+    /// The server's clock is changed.
     SetClock(i64),
-    /// The primary is gone, and a replica follows it with what it has.
+    /// The primary vanishes, and a replica is promoted with the data that it has.
     FailOver,
-    /// No replica confirms what a client has.
+    /// No replica confirms the data of a client.
     Unconfirmed,
-    /// The network is cut in two: the first two nodes, one of three sentinels and the first run on one side, all else on
-    /// the other, where the two other sentinels make the third node the primary.
+    /// The network is cut in two. On one side are the first two nodes, one of three sentinels and the first run. On the other
+    /// side the two other sentinels promote the third node.
     Split,
-    /// Behind that cut, the one sentinel forgets the others, and all that its primary doesn't list.
+    /// Behind that cut, the single sentinel forgets the other sentinels, and all replicas that its primary doesn't list.
     Reset,
 }
 
 /// A network that is cut in two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Split {
-    /// The sentinel on the side of the old primary knows of nothing beyond the cut any more.
+    /// True if the sentinel on the old primary's side has forgotten everything beyond the cut.
     is_reset: bool,
 }
 
-/// What there is from the start, and what may happen.
+/// The initial state, and the possible events.
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Rules {
     pub name: &'static str,
@@ -127,45 +126,45 @@ pub struct Rules {
     pub clients: Vec<Setup>,
     pub has_plain: bool,
     pub plain_ttl: Duration,
-    /// It comes no earlier.
+    /// Earliest time at which the plain client comes.
     pub plain_from: Duration,
     pub deeds: Vec<Deed>,
     pub may_interrupt: bool,
-    /// What was sent over a connection that its client has given up may arrive later on.
+    /// True if requests over a given-up connection may arrive later.
     pub keeps_strays: bool,
-    /// The runs are the same but for their names.
+    /// True if the runs differ only in their names.
     pub are_alike: bool,
-    /// By how many percent the servers' clocks are faster than those of the clients.
+    /// Lead of the servers' clocks over those of the clients, in percent of the time.
     pub clock_fast: i64,
-    /// By how much the clock of each node is ahead, in milliseconds; the first is the primary.
+    /// Lead of each node's clock, in milliseconds; the first node is the primary.
     pub nodes: Vec<i64>,
     pub sync: Sync,
-    /// With `Sync::All`, any sentinel's list of the replicas will do.
+    /// True if, with `Sync::All`, a single sentinel's list of the replicas is enough.
     pub one_sentinel_lists: bool,
     pub kinds: Vec<Kind>,
-    /// Only so many of the runs, the first ones, may be hit by them.
+    /// Number of runs, the first ones, that faults may hit.
     pub victims: usize,
-    /// How many faults at most.
+    /// Largest number of faults.
     pub faults: u8,
-    /// How much virtual time a history covers.
+    /// Virtual time of a history.
     pub horizon: Duration,
     pub promises: Vec<Promise>,
     pub replaced: Replaced,
-    /// Judges of each call, and servers that have to do the same.
+    /// Judges of each call, and servers that must agree.
     pub witnesses: Vec<Rc<RefCell<dyn Witness>>>,
     pub interpreter: Rc<Interpreter>,
-    /// What came of calls, by a digest of the data, the moment and the call.
+    /// Results of calls, by a digest of the data, the moment and the call.
     pub executed: RefCell<HashMap<u128, Rc<Executed>>>,
 }
 
-/// From how many on they are forgotten.
+/// Number of results above which all are forgotten.
 const KEPT: usize = 100_000;
 
-/// What comes of a call.
+/// Result of a call.
 pub struct Executed {
     pub answer: Value,
     pub published: Vec<(Bytes, Bytes)>,
-    /// What is stored then, if that is something else.
+    /// The new data, if it differs.
     stored: Option<Rc<Stored>>,
 }
 
@@ -175,8 +174,7 @@ impl Rules {
         replaced.map_or(script.source, |(_, source)| *source)
     }
 
-    /// Calls a script. What it does is looked up where the same was called before on the same data: of most
-    /// states there are many that differ in something else.
+    /// Calls a script. Reuses the result of an equal call on the same data, because many states differ only in other things.
     fn execute(
         &self,
         before: &Stored,
@@ -207,13 +205,13 @@ impl Rules {
     }
 }
 
-/// What a server has stored.
+/// Data of a server.
 pub struct Stored {
     pub data: Data,
-    /// A number for all of it.
+    /// Digest of all of it.
     pub exact_digest: u128,
     digest: Cached,
-    /// The last one that was given.
+    /// The last fencing token that was granted.
     pub fence: i64,
 }
 
@@ -227,42 +225,42 @@ impl Stored {
         })
     }
 
-    /// A number for what something depends on, but for the fence.
+    /// Returns a digest of the relevant data, without the fencing token.
     pub fn digest(&self, rules: &Rules) -> u128 {
         self.digest.get_or(|| digest_of_data(&self.data, rules))
     }
 }
 
-/// One server.
+/// A server.
 #[derive(Clone)]
 pub struct Node {
     pub stored: Rc<Stored>,
     pub clock_ahead: i64,
-    /// How much of the primary's log it has for certain.
+    /// Length of the primary's log that it has for certain.
     pub confirmed: usize,
     pub is_up: bool,
 }
 
-/// Which replicas confirm something.
+/// Special values instead of the one replica that confirms a call.
 const ALL: usize = usize::MAX;
 const NOBODY: usize = usize::MAX - 1;
 
-/// One thing that happens.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Start(usize),
     Interrupt(usize),
     CommandEnds(usize),
     Tick(usize),
-    /// The server gets the first request of a client; where only some replicas confirm it, this one does.
+    /// The server executes the first request of a client; if only some replicas confirm it, this one does.
     Serve(usize, usize),
     Receive(usize),
-    /// The server gets what was sent over a connection that was given up.
+    /// The server executes a request over a given-up connection.
     ServeStray(usize),
     Plain,
     Deed(usize),
     Resume(usize),
-    /// What was held up goes on.
+    /// Delayed messages go on.
     LetThrough(usize),
     /// Time passes until something is due.
     Advance,
@@ -279,10 +277,10 @@ pub enum Step {
     Delete(usize),
     Restart,
     SetClock(i64),
-    /// To a node, with so much of the log.
+    /// Promotes a node with this much of the log.
     FailOver(usize, usize),
     ServeUnconfirmed(usize),
-    /// With so much of the log on the other side.
+    /// Promotes the node on the other side with this much of the log.
     Split(usize),
     Reset,
 }
@@ -314,13 +312,13 @@ impl fmt::Display for Step {
     }
 }
 
-/// A state of everything.
+/// The state of the whole model.
 #[derive(Clone)]
 pub struct World {
     pub rules: Rc<Rules>,
     pub now: Duration,
     pub nodes: Vec<Node>,
-    /// What the primary had after each write since it became that.
+    /// Data of the primary after each write since its promotion.
     pub log: Vec<Rc<Stored>>,
     pub split: Option<Split>,
     pub network: Network,
@@ -374,30 +372,30 @@ impl World {
         u64::try_from(self.now.as_millis()).expect("a time that fits")
     }
 
-    /// The clock of a node, in microseconds since 1970.
+    /// Returns the clock of a node, in microseconds since 1970.
     pub fn clock_us(&self, node: usize) -> i64 {
         let since = i64::try_from(self.now.as_micros()).expect("a time that fits");
-        // A grant and one that follows it, after all was deleted, are at least so much apart.
+        // After a loss of all data, the next grant comes at least this much later.
         let later = i64::from(self.facts.lost_data);
         let fast = since / 100 * self.rules.clock_fast;
         (START_MS + self.nodes[node].clock_ahead) * 1000 + since + fast + later
     }
 
-    /// The clock of the primary, in milliseconds since 1970.
+    /// Returns the clock of the primary, in milliseconds since 1970.
     pub fn server_ms(&self) -> i64 {
         self.clock_us(self.network.primary) / 1000
     }
 
-    /// All that can happen next.
+    /// Returns all possible next steps.
     pub fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         let now = self.moment();
         let mut someone_is_due = false;
         for client in &self.clients {
             let c = client.number;
-            // Runs that differ in nothing but their names start in the order of these.
+            // Runs that differ only in their names start in the order of these.
             let is_next = c == 0 || !matches!(self.clients[c - 1].stage, Stage::New);
-            // What guards a hold comes from its command.
+            // The command of a hold starts its guards.
             let is_asked = client.unit() == c || self.facts.has_started(client.unit());
             if let (Stage::New, true) = (
                 &client.stage,
@@ -459,8 +457,8 @@ impl World {
         steps
     }
 
-    /// A client whose next step changes nothing but itself and what it sends. Where nothing can go wrong any
-    /// more, all else can wait for it: whatever happens first leads to the same.
+    /// Returns a client whose next step affects only itself and its own messages. If no more faults are possible, all others
+    /// can wait for it, because any order leads to the same state.
     pub fn alone(&self) -> Option<(usize, Vec<Step>)> {
         if self.faults_left > 0 {
             return None;
@@ -602,7 +600,7 @@ impl World {
         }
     }
 
-    /// The replicas of a node.
+    /// Returns the replicas of a node.
     fn followers(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
         let follows = move |node: usize| match self.split {
             None => of == self.network.primary,
@@ -612,8 +610,8 @@ impl World {
             .filter(move |&node| node != of && follows(node) && self.nodes[node].is_up)
     }
 
-    /// The replicas that have to confirm what a node has written, by the sentinels that the client reaches; `None` where it
-    /// isn't known.
+    /// Returns the replicas that must confirm the writes of a node, according to the sentinels that the client reaches; `None`
+    /// if that is unknown.
     fn listed(&self, node: usize) -> Option<Vec<usize>> {
         let all = || {
             (0..self.nodes.len())
@@ -623,23 +621,23 @@ impl World {
         match self.split {
             Some(_) if is_cut_off(node) && !self.rules.one_sentinel_lists => None,
             Some(Split { is_reset: false }) if is_cut_off(node) => Some(all()),
-            // Most sentinels take those beyond the cut for down, and one that was reset knows of none.
+            // Most sentinels consider the nodes beyond the cut down, and a sentinel that was reset doesn't know them.
             Some(_) | None => Some(self.followers(node).collect()),
         }
     }
 
-    /// Whether something is under way.
+    /// Returns true if a message is under way.
     fn is_busy(&self) -> bool {
         let clients = &self.clients;
         self.network
             .is_busy(self.now, |client| clients[client].is_active())
     }
 
-    /// The next moment at which something is due, within the horizon.
+    /// Returns the next time at which something is due, within the horizon.
     pub fn next_moment(&self) -> Option<Duration> {
         let of_clients = self.clients.iter().flat_map(|client| {
             let deadline = client.dead_by().filter(|_| client.has_command);
-            // One that is stopped doesn't look, and what holds without it is to be seen after that.
+            // A stopped client doesn't check, so the promises that hold without it are judged after its deadline.
             let over = deadline.map(|deadline| deadline + Duration::from_millis(1));
             client.due().into_iter().chain(over)
         });
@@ -674,7 +672,7 @@ impl World {
             .min()
     }
 
-    /// What comes of a step; what it breaks, if it does.
+    /// Performs a step. Returns the promise that it breaks, if it does.
     pub fn apply(&mut self, step: Step) -> Result<(), Broken> {
         if step.is_fault() {
             self.faults_left -= 1;
@@ -759,7 +757,7 @@ impl World {
         self.look()
     }
 
-    /// Has the primary run a script for somebody who isn't among the clients.
+    /// Runs a script on the primary for somebody who isn't among the clients.
     pub fn call(&mut self, call: Call) -> Result<Rc<Executed>, Broken> {
         let done = self.execute(self.network.primary, &Asked::new(call), None)?;
         self.look()?;
@@ -781,7 +779,7 @@ impl World {
         facts.look(clients, *plain, someone_waits, moments, &rules.promises)
     }
 
-    /// Whether there is a waiter that runs and can reach the servers.
+    /// Returns true if there is a running waiter that can reach the servers.
     pub fn someone_waits(&self) -> bool {
         self.clients.iter().any(|client| {
             let is_held_up = self.network.delays[client.number] != Delay::None;
@@ -798,7 +796,7 @@ impl World {
             .receive(incoming.what, now, &mut self.network);
     }
 
-    /// The server does what is asked first over a connection.
+    /// Executes the first request over a connection.
     fn serve(&mut self, c: usize, confirmed_by: usize) -> Result<(), Broken> {
         let link = self.network.link(c).expect("a connection");
         let request = link.requests.pop_front().expect("a request");
@@ -830,7 +828,7 @@ impl World {
         }
     }
 
-    /// Whether what a client has now counts, by how many replicas have to have it.
+    /// Returns true if a grant or a renewal is valid, because enough replicas have it.
     fn replicate(&mut self, node: usize, request: &Request, value: &Value, by: usize) -> bool {
         let is_ours =
             matches!(value, Value::Array(fields) if fields.first() == Some(&Value::Int(1)));
@@ -858,7 +856,7 @@ impl World {
         }
     }
 
-    /// What a node is at this moment: its clock, and who listens.
+    /// Returns the state of a node at this time: its clock and its subscribers.
     pub fn server(&self, node: usize) -> super::redis::Moment {
         let mut moment = super::redis::Moment::at(self.clock_us(node));
         for (c, link) in self.network.links.iter().enumerate() {
@@ -923,7 +921,7 @@ impl World {
         Ok(done)
     }
 
-    /// The server pushes once that a key has changed that is tracked; not to the client that did it.
+    /// Notifies each tracking client once of a change of the key, except the client that made it.
     fn notify_trackers(&mut self, node: usize, before: &Data, after: &Data, by: Option<usize>) {
         let key = &self.rules.lock.keys.lock;
         let now_ms = self.clock_us(node) / 1000;
@@ -943,7 +941,7 @@ impl World {
         }
     }
 
-    /// A node has other data; that of the primary goes into its log.
+    /// Replaces the data of a node; the primary's also goes into the log.
     fn write(&mut self, node: usize, stored: Rc<Stored>) {
         self.nodes[node].stored = Rc::clone(&stored);
         if node == self.network.primary && self.nodes.len() > 1 {
@@ -951,7 +949,7 @@ impl World {
         }
     }
 
-    /// Keys that have expired are gone for good, but where another clock counts, or the same one is set.
+    /// Deletes expired keys for good, unless another clock could still need them, or the clock may be changed.
     fn forget_expired(&mut self) {
         if self.nodes.len() > 1 || self.rules.sets_clocks() {
             return;
@@ -981,8 +979,8 @@ impl World {
         Ok(done.answer.clone())
     }
 
-    /// It asks and has its answer at once: it counts from when it asked, so that it would only believe less
-    /// if that took longer.
+    /// Performs the next action of the plain client, with an immediate answer. Its lease starts with its request, so a later
+    /// answer could only shorten it.
     fn plain_goes_on(&mut self) -> Result<(), Broken> {
         let key = self.rules.lock.keys.lock.clone();
         self.plain = match self.plain {
@@ -1023,7 +1021,7 @@ impl World {
             Some(key) => Some(key.clone()),
             None => Some(notice()?.0.to_vec()),
         });
-        // There is no notice.
+        // There is no such notice.
         if let Some(None) = key {
             return Ok(());
         }
@@ -1034,7 +1032,7 @@ impl World {
         self.command(&words).map(drop)
     }
 
-    /// The network is cut. The old primary lives on beside the new one, which has so much of what it had.
+    /// Cuts the network. The old primary lives on beside the new one, which has this much of its log.
     fn split(&mut self, at: usize) {
         let old = self.network.primary;
         let data = Rc::clone(&self.log[at]);
@@ -1053,7 +1051,7 @@ impl World {
         self.log = vec![data];
     }
 
-    /// The primary is gone; a replica has so much of what it had.
+    /// Removes the primary, and promotes a replica with this much of its log.
     fn fail_over(&mut self, to: usize, at: usize) {
         let from = self.network.primary;
         self.nodes[from].is_up = false;
@@ -1061,7 +1059,7 @@ impl World {
         let data = Rc::clone(&self.log[at]);
         self.network.primary = to;
         self.log = vec![Rc::clone(&data)];
-        // The last writes may be among what it lacks.
+        // The last writes may be among those that it lacks.
         self.facts.lost_data = true;
         for node in &mut self.nodes {
             node.confirmed = 0;
@@ -1070,12 +1068,12 @@ impl World {
     }
 }
 
-/// Whether a node is on the side of the old primary, once the network is cut.
+/// Returns true if a node is on the side of the old primary after a cut.
 fn is_cut_off(node: usize) -> bool {
     node < 2
 }
 
-/// A run without `--once-per` hears of the last success only to tell its command.
+/// Removes the last success from an answer: a run without `--once-per` only passes it to its command.
 fn forget_success(answer: &mut Value, request: &Request) {
     if let Value::Array(fields) = answer
         && request.asked.call.script.hash == ACQUIRE.hash

@@ -1,4 +1,4 @@
-//! How examples are written: times from the start of the example, names in place of ids and of those who ask.
+//! The notation of examples: times from the start of the example, and names instead of ids and clients.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use crate::protocol::model::fake::deeds::KEYS;
 use crate::protocol::model::fake::server::START;
 use crate::protocol::model::support::lua::{SHARED, id};
 
-/// A time in milliseconds, as `30d10s`.
+/// Parses a time such as `30d10s`. Returns milliseconds.
 pub fn duration(text: &str) -> Option<i64> {
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1, rest),
@@ -32,11 +32,11 @@ pub fn duration(text: &str) -> Option<i64> {
         all += number * factor;
         rest = &rest[unit.len()..];
     }
-    #[allow(clippy::cast_possible_truncation)] // Whole, and short of the year 10000.
+    #[allow(clippy::cast_possible_truncation)] // Whole, and before the year 10000.
     (!text.is_empty()).then_some(sign * all.round() as i64)
 }
 
-/// The same, written.
+/// Formats a time, in milliseconds.
 fn long(ms: i64) -> String {
     if ms < 0 {
         return format!("-{}", long(-ms));
@@ -57,10 +57,10 @@ fn long(ms: i64) -> String {
     text
 }
 
-/// Farther from the start of an example than this no number is a time, in milliseconds.
+/// Distance from the start of an example within which a number is a time, in milliseconds.
 const NEAR: i64 = 100_000_000_000;
 
-/// A number, and how it is written where it is a time: `@1.5s`, or, in microseconds as fences are, `f@1.5s`.
+/// Formats a number that is a time: `@1.5s`, or, in microseconds like fencing tokens, `f@1.5s`.
 fn number(digits: &str) -> Option<String> {
     let n: i64 = digits.parse().ok()?;
     if digits.len() == 13 && (n - START / 1000).abs() < NEAR {
@@ -78,7 +78,7 @@ fn number(digits: &str) -> Option<String> {
     None
 }
 
-/// What a word of a call stands for.
+/// Translates a word of a call.
 pub fn read(word: &str) -> String {
     let key = KEYS.iter().zip(NAMES).find(|(_, name)| *name == word);
     if let Some((key, _)) = key {
@@ -130,7 +130,7 @@ pub fn read(word: &str) -> String {
     text
 }
 
-/// The tokens of a file, by their hashes, and how they are shown.
+/// Tokens of a file, by their hashes, with their notation.
 #[derive(Default)]
 pub struct Names(BTreeMap<String, String>);
 
@@ -139,10 +139,10 @@ impl Names {
         self.0.insert(id(token), format!("#{token}"));
     }
 
-    /// A text as examples show it.
+    /// Formats a text for an example.
     fn show(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        // The first is part of the others.
+        // In reverse order, because the first key is a part of the others.
         for (key, name) in KEYS.iter().zip(NAMES).rev() {
             text = text.replace(key, name);
         }
@@ -171,7 +171,7 @@ impl Names {
         shown
     }
 
-    /// The same of an entry, with its parts named.
+    /// Formats an entry, with its parts named.
     fn entry(&self, text: &str) -> String {
         if text.is_empty() {
             return "\"\"".into();
@@ -184,17 +184,17 @@ impl Names {
     }
 }
 
-/// What the keys are called here.
+/// Names of the keys in examples.
 const NAMES: [&str; 12] = [
     "lock", "state", "meta", "holders", "queue", "waiters", "history", "index", "slots", "exempt",
     "guards", "skips",
 ];
 
-/// The kinds of notices, with which their keys begin.
+/// Kinds of notices, with which their keys begin.
 const NOTICES: [&str; 6] = ["left", "removed", "cancelled", "forced", "released", "over"];
 
-/// Who asks, in JSON, of what stands between the brackets: a name, and any other fields. One that is `unwatched`
-/// has no process that watches over its lock.
+/// Returns a client in JSON from the text between the brackets: a name, and any other fields. No process supervises the lock of
+/// a client that is `unwatched`.
 fn who(inner: &str) -> String {
     let parts = inner.split(',').map(|part| {
         if part.is_empty() || part.starts_with('"') {
@@ -250,7 +250,7 @@ fn shown_limit(limit: &str) -> String {
     }
 }
 
-/// An entry of `meta`.
+/// Formats an entry of `meta`.
 fn hold(text: &str) -> Option<String> {
     let words: Vec<&str> = text.splitn(7, ' ').collect();
     let [fence, since, limit, slot, waited, phase, who] = words[..] else {
@@ -263,7 +263,7 @@ fn hold(text: &str) -> Option<String> {
     })
 }
 
-/// An entry of `waiters`.
+/// Formats an entry of `waiters`.
 fn waiter(text: &str) -> Option<String> {
     let words: Vec<&str> = text.splitn(5, ' ').collect();
     let [life, limit, since, listens, who] = words[..] else {
@@ -278,7 +278,7 @@ fn waiter(text: &str) -> Option<String> {
     })
 }
 
-/// An entry of `guards`.
+/// Formats an entry of `guards`.
 fn guard(text: &str) -> Option<String> {
     let words: Vec<&str> = text.splitn(4, ' ').collect();
     let [until, hold, since, who] = words[..] else {
@@ -288,7 +288,7 @@ fn guard(text: &str) -> Option<String> {
         .then(|| format!("guards {hold} since {since} by {who} (until {until})"))
 }
 
-/// An entry of `history`.
+/// Formats an entry of `history`.
 fn record(text: &str) -> Option<String> {
     let words: Vec<&str> = text.splitn(5, ' ').collect();
     let [id, ended, how, length, rest] = words[..] else {
@@ -306,14 +306,14 @@ fn record(text: &str) -> Option<String> {
     Some(format!("{id} ended {ended}, {how}{by}: {entry}"))
 }
 
-/// All keys at a moment.
+/// All keys at one time.
 #[derive(Default)]
 pub struct Snapshot(BTreeMap<String, Key>);
 
 #[derive(PartialEq)]
 struct Key {
     kind: String,
-    /// In milliseconds since 1970.
+    /// Expiry, in milliseconds since 1970.
     expires: Option<i64>,
     parts: Vec<String>,
 }
@@ -334,7 +334,7 @@ impl Snapshot {
     }
 }
 
-/// Fields of an answer, by the script and the first field: its meaning, and the names of the others.
+/// Returns the meaning of an answer, by the script and the first field, and the names of the other fields.
 fn fields(script: &str, first: i64) -> Option<(&'static str, &'static str)> {
     Some(match (script, first) {
         ("take" | "acquire", 1) => ("held", "fence, slot"),
@@ -383,10 +383,10 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// Fields of which a 0 is the usual, which says nothing.
+/// Fields that are left out with their usual value, 0.
 const USUALLY_0: [&str; 4] = ["polls", "repaired", "behind dead ones", "others"];
 
-/// What came of a call: the answer, what was heard, and what is different from before in the keys.
+/// Formats the result of a call: its answer, the received messages, and the changes of the keys.
 pub fn result(
     names: &Names,
     script: Option<&str>,
@@ -455,7 +455,7 @@ fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
     for (n, value) in rest.iter().enumerate() {
         let what = what.next().filter(|what| !what.is_empty()).unwrap_or("?");
         let value = match value {
-            // The usual, which says nothing.
+            // The usual value, left out.
             Value::Nil => continue,
             Value::Int(0) if USUALLY_0.contains(&what) => continue,
             Value::Int(-1) if what == "last success ago" => continue,
@@ -485,16 +485,16 @@ fn plain(names: &Names, value: &Value) -> String {
     }
 }
 
-/// So many changes of a key are shown.
+/// Largest number of changes of a key that are shown.
 const MOST_PARTS: usize = 16;
 
 fn changes(names: &Names, before: &Snapshot, after: &Snapshot, now_ms: i64) -> Vec<String> {
     let mut lines = Vec::new();
-    // The keys that have ended in each way.
+    // Keys by the way in which they ended.
     let mut gone: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut all: Vec<&String> = before.0.keys().chain(after.0.keys()).collect();
     let place = |key: &str| KEYS.iter().position(|known| *known == key);
-    // Notices last.
+    // Notices come last.
     all.sort_by_key(|key| (place(key).unwrap_or(KEYS.len()), *key));
     all.dedup();
     for key in all {
@@ -535,7 +535,7 @@ fn changes(names: &Names, before: &Snapshot, after: &Snapshot, now_ms: i64) -> V
     lines
 }
 
-/// Leaves out those in the middle if there are many.
+/// Leaves out the middle of a long list.
 fn shorten(parts: &mut Vec<String>) {
     if parts.len() > MOST_PARTS {
         let more = parts.len() - MOST_PARTS;
@@ -546,7 +546,7 @@ fn shorten(parts: &mut Vec<String>) {
     }
 }
 
-/// What is different in a key.
+/// Returns the differences in a key.
 fn content(names: &Names, before: Option<&Vec<String>>, after: &Key) -> Vec<String> {
     let now = &after.parts;
     if before == Some(now) {

@@ -1,6 +1,6 @@
-/* A clock for redis-server that stands still until a test sets it: the microseconds since 1970 in the
-   file that SIMULATED_CLOCK names. Loaded with LD_PRELOAD. What counts from no date (the monotonic
-   clock, by which the server sleeps and measures) is left alone. */
+/* A clock for redis-server that is stopped until a test sets it: the microseconds since 1970 in the
+   file that SIMULATED_CLOCK names. Loaded with LD_PRELOAD. The monotonic
+   clock, by which the server sleeps and measures, is left alone. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Called before main, and from within malloc: so it uses system calls only. */
+/* Called before main, and from within malloc, so it uses only system calls. */
 static int64_t simulated(void) {
   static volatile int64_t *clock;
   if (!clock) {

@@ -1,24 +1,24 @@
-//! Deeds to a real server and to the one in memory: commands and scripts, and what changes around them.
+//! Deeds on a real server and on the one in memory: commands, scripts, and changes of their environment.
 
 use crate::protocol::model::redis::Bytes;
 use crate::protocol::model::support::lua;
 
 #[derive(Clone, Debug)]
 pub enum Deed {
-    /// A channel is listened to, or not any more.
+    /// Starts or ends a subscription to a channel.
     Listen(String, bool),
     ListenInShard(String, bool),
-    /// There is no memory left.
+    /// Takes all free memory away, or gives it back.
     Full(bool),
-    /// It becomes a replica, or the primary again.
+    /// Makes the server a replica, or the primary again.
     Replica(bool),
-    /// A command is permitted, or not any more.
+    /// Permits or forbids a command.
     Permit(&'static str, bool),
     Command(Vec<Bytes>),
     Script(&'static str, Vec<Bytes>),
 }
 
-/// The keys of the lock "a", and the runs that ended without it.
+/// Keys of the lock "a", and of the runs that ended without it.
 pub const KEYS: [&str; 12] = {
     let [a, b, c, d, e, f, g, h, i, j, k] = lua::KEYS;
     [a, b, c, d, e, f, g, h, i, j, k, "{redlock:a}:skips"]
@@ -37,7 +37,7 @@ pub fn keys_of(script: &str, args: &[Bytes]) -> Vec<Bytes> {
     }
 }
 
-/// Arguments of `prolong` for a token.
+/// Returns the arguments of `prolong` for a token.
 pub fn prolonging(token: &str, ttl: &str) -> Vec<String> {
     let kept = ttl.parse::<i64>().map_or(0, |ttl| ttl + 30 * 86_400_000);
     [token, ttl, &kept.to_string()].map(str::to_owned).into()

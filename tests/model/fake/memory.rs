@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::server::START;
 use crate::protocol::model::redis::{Data, Interpreter, Moment};
 
-/// The scripts by their names.
+/// Scripts by their names.
 pub type Sources = BTreeMap<&'static str, &'static str>;
 
 pub struct Memory {

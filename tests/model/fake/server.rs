@@ -1,4 +1,4 @@
-//! A real redis-server whose clock is simulated: it stands still until it is set.
+//! A real redis-server with a simulated clock, which changes only when it is set.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use redis::Connection;
 
 use crate::protocol::model::support::{QUIET, SERVER, wait_until};
 
-/// When every run begins: in the year 2020.
+/// Start of every run: in the year 2020.
 pub const START: i64 = 1_577_836_800_000_000;
 
 pub struct Server {
@@ -43,11 +43,11 @@ impl Server {
             .arg(&socket)
             .arg("--dir")
             .arg(dir.path())
-            // A key expires when a client looks at it, and not at a moment of the server's choice.
+            // With DEBUG, keys expire only when a client reads them, not at a time of the server's choice.
             .args(SERVER.known(&["--enable-debug-command".into(), "yes".into()]))
             .env("LD_PRELOAD", &shim)
             .env("SIMULATED_CLOCK", &path)
-            // Lua compares texts by their bytes.
+            // Makes Lua compare texts by their bytes.
             .env("LC_ALL", "C")
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -77,7 +77,7 @@ impl Server {
         self.clock.write_all_at(&to.to_ne_bytes(), 0).unwrap();
     }
 
-    /// One more connection.
+    /// Opens another connection.
     pub fn connect(&self) -> Connection {
         let socket = self.dir.path().join("redis.sock");
         let client = redis::Client::open(format!("unix://{}", socket.display())).unwrap();
@@ -85,7 +85,7 @@ impl Server {
     }
 }
 
-/// A process that goes with the test, also when that ends before the server is ready.
+/// A process that ends with the test, even if the test ends before the server is ready.
 struct Process(Child);
 
 impl Drop for Process {

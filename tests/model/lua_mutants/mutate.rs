@@ -1,14 +1,14 @@
-//! Changes of one place in a Lua file, of the kinds that people make by mistake: each gives a mutant, whose name
-//! says the file, the line, the kind and, where a line has several of them, which one.
+//! Changes of one place in a Lua file, like typical mistakes of people. Each makes a mutant, named by the file, the line, the
+//! kind and, if the line has several of a kind, a number.
 
 /// A file with one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mutant {
-    /// `lib/queue:42:drop`, or `lib/queue:42:drop#2` for the second of the line.
+    /// Name: `lib/queue:42:drop`, or `lib/queue:42:drop#2` for the second of the line.
     pub name: String,
     /// The whole file.
     pub text: String,
-    /// The line before and after.
+    /// The line before the change.
     pub before: String,
     pub after: String,
 }
@@ -22,7 +22,7 @@ enum Kind {
     LineEnd,
 }
 
-/// A piece of Lua, and where it stands.
+/// A token of Lua, and its place.
 #[derive(Clone, Copy, Debug)]
 struct Token<'a> {
     kind: Kind,
@@ -40,7 +40,7 @@ impl Token<'_> {
     }
 }
 
-/// All mutants of a file.
+/// Returns all mutants of a file.
 pub fn mutants(file: &str, text: &str) -> Vec<Mutant> {
     let tokens = tokens(text);
     let mut changes = Vec::new();
@@ -76,10 +76,10 @@ pub fn mutants(file: &str, text: &str) -> Vec<Mutant> {
     all
 }
 
-/// A kind, the place from and to which a text is replaced, and by what.
+/// Kind of a change, start and end of the replaced text, and the new text.
 type Change = (&'static str, usize, usize, String);
 
-/// One sign, word or number in place of another.
+/// Adds the replacements of one sign, word or number by another.
 fn swaps(tokens: &[Token], at: usize, changes: &mut Vec<Change>) {
     let token = tokens[at];
     let mut swap = |kind, new: &str| changes.push((kind, token.at, token.end(), new.into()));
@@ -107,7 +107,7 @@ fn swaps(tokens: &[Token], at: usize, changes: &mut Vec<Change>) {
     }
 }
 
-/// Whether what stands before is a value, so that a sign takes something from it.
+/// Returns true if a value comes before, so that a minus sign subtracts.
 fn is_value_end(tokens: &[Token], at: usize) -> bool {
     let Some(before) = at.checked_sub(1).map(|before| tokens[before]) else {
         return false;
@@ -120,7 +120,7 @@ fn is_value_end(tokens: &[Token], at: usize) -> bool {
     }
 }
 
-/// A condition turned into its contrary.
+/// Adds the negations of a condition.
 fn negations(text: &str, tokens: &[Token], at: usize, changes: &mut Vec<Change>) {
     let ends = match tokens[at] {
         token if token.is("if") || token.is("elseif") => "then",
@@ -134,7 +134,7 @@ fn negations(text: &str, tokens: &[Token], at: usize, changes: &mut Vec<Change>)
     changes.push(("negate", from, to, format!(" not ({condition}) ")));
 }
 
-/// A statement left out: a call, an assignment to what is there, a return, a break.
+/// Adds the removal of a statement: a call, an assignment to an existing variable, a return, a break.
 fn drops(text: &str, tokens: &[Token], at: usize, changes: &mut Vec<Change>) {
     if !begins_statement(tokens, at) {
         return;
@@ -151,7 +151,7 @@ fn drops(text: &str, tokens: &[Token], at: usize, changes: &mut Vec<Change>) {
     } else {
         return;
     };
-    // The only statement of a file or of a function's end is dropped like any other.
+    // The only statement of a file or at a function's end is dropped like any other.
     let end = tokens[end - 1].end();
     let dropped = text[token.at..end].matches('\n').count();
     changes.push(("drop", token.at, end, "\n".repeat(dropped)));
@@ -162,7 +162,7 @@ const KEYWORDS: [&str; 21] = [
     "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
 
-/// Whether a statement may begin here: after a line that is complete, or after a word that opens a block.
+/// Returns true if a statement may begin here: after a complete line, or after a word that opens a block.
 fn begins_statement(tokens: &[Token], at: usize) -> bool {
     let Some(before) = at.checked_sub(1).map(|before| tokens[before]) else {
         return true;
@@ -173,7 +173,7 @@ fn begins_statement(tokens: &[Token], at: usize) -> bool {
     before.kind == Kind::LineEnd && depth(tokens, at) == 0 && !continues(tokens, at)
 }
 
-/// How many brackets are open here.
+/// Returns the number of open brackets here.
 fn depth(tokens: &[Token], at: usize) -> i32 {
     let change = |token: &Token| match token.text {
         _ if token.kind != Kind::Sign => 0,
@@ -181,7 +181,7 @@ fn depth(tokens: &[Token], at: usize) -> i32 {
         ")" | "}" | "]" => -1,
         _ => 0,
     };
-    // The function around a whole script opens a bracket that counts for none.
+    // The function around a whole script opens a bracket that doesn't count.
     let since = tokens[..at].windows(4).rposition(|words| {
         words[0].is("(") && words[1].is("function") && words[2].is("(") && words[3].is(")")
     });
@@ -189,7 +189,7 @@ fn depth(tokens: &[Token], at: usize) -> i32 {
     tokens[since..at].iter().map(change).sum()
 }
 
-/// Whether the line before ends within an expression.
+/// Returns true if the line before ends within an expression.
 fn continues(tokens: &[Token], at: usize) -> bool {
     let before = tokens[..at]
         .iter()
@@ -205,7 +205,7 @@ fn continues(tokens: &[Token], at: usize) -> bool {
     before.is_some_and(is_open) || tokens[at].is("and") || tokens[at].is("or")
 }
 
-/// Where the statement ends that goes on here: the index after its last token.
+/// Returns the index after the last token of the statement that continues here.
 fn statement_end(tokens: &[Token], from: usize) -> usize {
     let (mut open, mut at) = (0, from);
     while let Some(token) = tokens.get(at) {
@@ -228,7 +228,7 @@ fn statement_end(tokens: &[Token], from: usize) -> usize {
     at
 }
 
-/// Where the function ends that begins here, and what brackets it.
+/// Returns the end of the function that begins here, with its brackets.
 fn closing(tokens: &[Token], at: usize) -> usize {
     let mut open = 0;
     for (n, token) in tokens.iter().enumerate().skip(at) {
@@ -251,7 +251,7 @@ fn closing(tokens: &[Token], at: usize) -> usize {
     tokens.len()
 }
 
-/// The pieces of a file. Comments are none; strings stand in single quotes, without escapes.
+/// Returns the tokens of a file, without comments. Strings in these files have single quotes and no escapes.
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let mut at = 0;

@@ -1,5 +1,5 @@
-//! Promises about a single call: judged by the data before and after it, its answer, and the past of each run. The
-//! simulation has a judge; the model, which merges states, has none.
+//! Promises about a single call: judged by the data before and after it, its answer, and the past of each run. The simulation
+//! has a judge; the model, which merges states, has none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -21,14 +21,14 @@ use crate::protocol::name::Keys;
 use crate::protocol::{Acquired, Busy, Error, LeaseState, Supersede};
 use crate::redis::call::Call;
 
-/// A call, and all that came of it.
+/// A call with its results.
 pub struct Seen<'a> {
     pub moment: &'a Moment,
     pub call: &'a Call,
     pub before: &'a Data,
     pub after: &'a Data,
     pub answer: &'a Value,
-    /// The messages that somebody heard, with their channels.
+    /// Messages that somebody received, with their channels.
     pub heard: Vec<&'a (Bytes, Bytes)>,
 }
 
@@ -40,7 +40,7 @@ impl Seen<'_> {
     }
 }
 
-/// Watches each call.
+/// Observes each call.
 pub trait Witness {
     fn sees(&mut self, seen: &Seen) -> Result<(), Broken>;
 }
@@ -50,26 +50,26 @@ pub trait Witness {
 struct Past {
     setup: Rc<Setup>,
     id: String,
-    /// The token of its hold, or of that which it guards.
+    /// Token of its own hold, or of the guarded one.
     hold: String,
-    /// A fault has hit it, so that nobody can rely on its heartbeats.
+    /// True if a fault has hit it, so that nobody can rely on its heartbeats.
     is_hit: bool,
-    /// Its requests may arrive late.
+    /// True if its requests may arrive late.
     is_late: bool,
-    /// Its process waits.
+    /// True if its process waits.
     waits: bool,
-    /// Its hold was taken away by a person, or given back by its own job.
+    /// True if a person took its hold away, or its own job released it.
     is_excused: bool,
     is_stopped: bool,
-    /// The step at which it first stood in the queue, and the one at which it first asked for a place there.
+    /// Step at which it first was in the queue, and step at which it first requested a place there.
     queued: Option<u64>,
     asked: Option<u64>,
     ticket: Option<i64>,
     last_queued: i64,
-    /// The step at which it got the lock at once, and made the older ones give up.
+    /// Step at which it got the lock at once and superseded the older ones.
     has_superseded: Option<u64>,
     fence: Option<i64>,
-    /// The longest lease that it asked for, or was granted, in milliseconds.
+    /// Longest lease that it requested or got, in milliseconds.
     longest: i64,
     has_held: bool,
     is_confirmed: bool,
@@ -84,11 +84,11 @@ const NOTHING: &str = "nothing";
 /// A call to judge.
 struct Step<'a> {
     seen: &'a Seen<'a>,
-    /// The script's name, that of the whole one for a short one; none for a command of another program.
+    /// Name of the script (for a short script, that of the whole one); `None` for a command of another program.
     name: Option<&'static str>,
-    /// Its own arguments, after those that scripts have in common.
+    /// Its own arguments, after the common ones of all scripts.
     words: Vec<String>,
-    /// The run or guard that asks.
+    /// Run or guard that makes the call.
     actor: Option<String>,
     now: i64,
     before: View,
@@ -114,7 +114,7 @@ impl Step<'_> {
         self.words.get(n).map_or("", String::as_str)
     }
 
-    /// Returns true if a person asks for something against this run.
+    /// Returns true if a person acts against this run.
     fn is_against(&self, name: &str, token: &str) -> bool {
         self.name == Some(name) && self.word(0) == id(token)
     }
@@ -124,31 +124,31 @@ impl Step<'_> {
     }
 }
 
-/// The number of arguments that most scripts have in common.
+/// Number of arguments that most scripts have in common.
 const HEAD: usize = 3;
-/// The place of the number of holds that the history keeps.
+/// Index of the size of the history.
 const HISTORY_SIZE: usize = 2;
 
 pub struct Judge {
     keys: Keys,
     pasts: BTreeMap<String, Past>,
-    /// The number of the call.
+    /// Number of the call.
     number: u64,
-    /// Keys were deleted, or the clock was set: less can be promised from then on.
+    /// True if keys were deleted or the clock was changed: fewer promises hold from then on.
     pub is_lost: bool,
-    /// The last fence that anybody has seen.
+    /// Largest fencing token that anybody has seen.
     fence: i64,
-    /// The step at which a run last made the older ones give up, and one that no freeze keeps out.
+    /// Steps at which a run last superseded the older ones, and at which one did that no freeze keeps out.
     superseded: u64,
     superseded_exempt: u64,
-    /// The highest number in an outside order that has held the lock.
+    /// Largest sequence number that has held the lock.
     order: u64,
-    /// The time of the last success, and of the last one with each key, by the server's clock.
+    /// Time of the last success, and of the last one with each key, by the server's clock.
     success: Option<i64>,
     successes: BTreeMap<String, i64>,
-    /// Nobody has held the lock since it was frozen.
+    /// True if nobody has held the lock since it was frozen.
     is_frozen_free: bool,
-    /// The last call, its answer, and the end of the hold that it was about.
+    /// The last call, its answer, and the end of its hold.
     last: Option<(&'static str, Vec<String>, Value, Option<i64>)>,
 }
 
@@ -164,7 +164,7 @@ fn ms(number: i64) -> Duration {
     Duration::from_millis(number.max(0).unsigned_abs())
 }
 
-/// The first number of an answer.
+/// Returns the first number of an answer.
 fn code(answer: &Value) -> Option<i64> {
     match answer {
         Value::Array(fields) => code(fields.first()?),
@@ -191,7 +191,7 @@ impl Judge {
         }
     }
 
-    /// Returns the name under which a run or a guard is known here.
+    /// Returns the key of a run or a guard in `pasts`.
     fn name(setup: &Setup) -> String {
         match &setup.guards {
             Some(guarding) => text(&guarding.guard.leave_call().args[4]),
@@ -199,7 +199,7 @@ impl Judge {
         }
     }
 
-    /// Another run or guard comes.
+    /// Registers another run or guard.
     pub fn comes(&mut self, setup: &Rc<Setup>) {
         let (name, hold) = (Self::name(setup), text(setup.claim.token().as_bytes()));
         let past = Past {
@@ -227,7 +227,7 @@ impl Judge {
         self.pasts.insert(name, past);
     }
 
-    /// A fault has hit this client.
+    /// Records that a fault has hit this client.
     pub fn hit(&mut self, client: &Client, is_late: bool) {
         if let Some(past) = self.pasts.get_mut(&Self::name(&client.setup)) {
             past.is_hit = true;
@@ -235,7 +235,7 @@ impl Judge {
         }
     }
 
-    /// Learns what a client does. Returns true if its lease means nothing any more.
+    /// Records what a client does. Returns true if its lease is meaningless from now on.
     pub fn follow(&mut self, client: &Client) -> bool {
         let past = self.pasts.get_mut(&Self::name(&client.setup));
         past.is_some_and(|past| {
@@ -316,7 +316,7 @@ impl Judge {
         is_wanted && room.is_some_and(|room| view.held.len() < room)
     }
 
-    /// Checks what is stored, whoever has asked for what.
+    /// Checks the stored data, whoever made the call.
     fn stored(&mut self, step: &Step) -> Result<(), Broken> {
         let Step { seen, now, .. } = step;
         let is_failure = matches!(seen.answer, Value::ServerError(_));
@@ -355,7 +355,7 @@ impl Judge {
         let mut new = step.after.held.keys();
         let new = new.find(|token| !step.was_held(token) && !self.ignores_freeze(token));
         let is_frozen = step.before.is_frozen && step.after.is_frozen;
-        // A plain client gets in when another one has removed the key.
+        // A plain client gets in after another one has removed the key.
         let may = step.name.is_none() && !self.is_frozen_free;
         keep(
             Promise::FreezeHolds,
@@ -365,7 +365,7 @@ impl Judge {
         self.records(step)
     }
 
-    /// Checks that the history has each hold once, and nothing that is still to come.
+    /// Checks that the history has each hold once, and none of the future.
     fn records(&self, step: &Step) -> Result<(), Broken> {
         let history = |data| Data::kind::<Entries>(data, step.now, &self.keys.of("history"));
         let (before, after) = (history(step.seen.before), history(step.seen.after));
@@ -415,7 +415,7 @@ impl Judge {
         })
     }
 
-    /// Checks that a hold may end by this call.
+    /// Checks that this call may end a hold.
     fn ends(&mut self, token: &str, step: &Step) -> Result<(), Broken> {
         let is_forced = step.name == Some("force");
         let is_victim = step.word(0).is_empty() || step.is_against("force", token);
@@ -434,7 +434,7 @@ impl Judge {
     fn lasts(&self, token: &str, (end, until): (i64, i64), step: &Step) -> Result<(), Broken> {
         let (phase, past) = (step.before.phase(token), self.pasts.get(token));
         let is_own = step.mentions(token);
-        // A grant may be longer than the request after it, and what is kept for guards is shorter.
+        // A grant may be longer than the request after it, and a hold that is kept for guards is shorter.
         let confirms = matches!(&*phase, "granted" | "");
         let has_guards = matches!(&*phase, "guarded" | "kept");
         let keeps = step.name == Some("release")
@@ -450,7 +450,7 @@ impl Judge {
         })
     }
 
-    /// Returns the step at which a run last made this one give up.
+    /// Returns the step at which a run last superseded this one.
     fn superseded_at(&self, token: &str) -> u64 {
         if self.ignores_freeze(token) {
             self.superseded_exempt
@@ -459,7 +459,7 @@ impl Judge {
         }
     }
 
-    /// A run makes the older ones give up, except those that ignore the freeze that keeps it out.
+    /// Records that a run supersedes the older ones, except those that ignore the freeze that keeps it out.
     fn supersede(&mut self, token: &str, step: &Step) {
         self.superseded = self.number;
         if !step.after.is_frozen || self.ignores_freeze(token) {
@@ -502,7 +502,7 @@ impl Judge {
         Ok(())
     }
 
-    /// Checks that tickets grow, and that waiters that come back have their old ones.
+    /// Checks that tickets grow, and that returning waiters keep their old ones.
     fn tickets(&mut self, step: &Step) -> Result<(), Broken> {
         for (token, ticket) in &step.after.queue {
             let (is_new, supersedes) = (!step.before.waits(token), self.supersedes(token));
@@ -525,7 +525,7 @@ impl Judge {
                 Some(_) => continue,
             }
             past.ticket = Some(*ticket);
-            // This waiter has its place from when it made the older ones give up.
+            // This waiter has its place since the step at which it superseded the older ones.
             let earlier = past.has_superseded.take();
             past.queued = earlier.or(Some(self.number));
             if earlier.is_none() && supersedes {
@@ -535,7 +535,7 @@ impl Judge {
         Ok(())
     }
 
-    /// Checks who has got the lock: in the order of the waiters' turns, with a growing fence.
+    /// Checks the new holders: in the order of the waiters' turns, with growing fencing tokens.
     fn grants(&mut self, step: &Step) -> Result<(), Broken> {
         let after = &step.after;
         let new = after.held.iter().filter(|(token, _)| !step.was_held(token));
@@ -543,7 +543,7 @@ impl Judge {
         let mut new: Vec<_> = new
             .map(|(token, end)| (fence(token), token, *end))
             .collect();
-        // In the order in which they got it.
+        // In the order of their grants.
         new.sort_unstable();
         for (fence, token, end) in new {
             if let Some(fence) = fence {
@@ -562,7 +562,7 @@ impl Judge {
             past.fence = fence;
             past.longest = past.longest.max(end - step.now);
             (past.has_held, past.has_released) = (true, false);
-            // This run came when the queue was empty, and makes the older ones give up all the same.
+            // This run came to an empty queue, and still supersedes the older ones.
             if supersedes && past.queued.is_none() && past.has_superseded.is_none() {
                 past.has_superseded = Some(number);
                 past.asked.get_or_insert(number);
@@ -582,12 +582,12 @@ impl Judge {
         Ok(())
     }
 
-    /// Checks that no other waiter was before this one, and that no newer run has made it give up.
+    /// Checks that no other waiter came before this one, and that no newer run has superseded it.
     fn may_have_it(&self, token: &str, step: &Step) -> Result<(), Broken> {
         let Some(past) = self.pasts.get(token).filter(|_| !self.is_lost) else {
             return Ok(());
         };
-        // A request that arrives late leads to a lease under which nothing works.
+        // A late request leads to a lease under which nothing works.
         let is_late = past.is_late && step.is("acquire", token);
         let is_newer = past
             .queued
@@ -722,7 +722,7 @@ impl Judge {
         })
     }
 
-    /// Returns how many are ahead of a waiter: for one that ignores the freeze, only those that ignore it, too.
+    /// Returns the number of waiters ahead of one; for a waiter that ignores the freeze, only those that ignore it too.
     fn ahead(&self, token: &str, step: &Step) -> Option<usize> {
         let overtakes = step.after.is_frozen && self.ignores_freeze(token);
         let queue = step.after.queue.iter().map(|(waiter, _)| waiter);
@@ -730,10 +730,10 @@ impl Judge {
         queue.position(|waiter| waiter == token)
     }
 
-    /// Returns true if nobody waits, and there is room for one more holder.
+    /// Returns true if nobody waits, and one more holder is possible.
     fn is_admitted(&self, token: &str, step: &Step) -> bool {
         let before = &step.before;
-        // Without its entry nobody knows the slot of a holder.
+        // The slot of a holder without an entry is unknown.
         let limit = |token: &String| {
             let is_read = before.meta.contains_key(token);
             if is_read { self.limit(token) } else { 0 }
@@ -753,7 +753,7 @@ impl Judge {
         is_first && before.held.len() < room
     }
 
-    /// Returns true if a run that gives up by this answer must.
+    /// Returns true if a run with this answer must give up.
     fn has_reason(&self, token: &str, answer: &Acquired, step: &Step) -> bool {
         let past = &self.pasts[token];
         let queue = past.setup.wish.queue;
@@ -784,7 +784,7 @@ impl Judge {
         }
     }
 
-    /// Checks that a run is skipped after a success that is enough for it, and only then.
+    /// Checks that a run is skipped after a sufficient success, and only then.
     fn knows_success(&self, token: &str, answer: &Acquired, step: &Step) -> Result<(), Broken> {
         let wish = &self.pasts[token].setup.wish;
         let key = wish.once_key.as_ref();
@@ -811,7 +811,7 @@ impl Judge {
         Ok(())
     }
 
-    /// Checks that a guard works under a hold alone whose run goes on, for no longer, and until it has left.
+    /// Checks that a guard works only under a hold whose run goes on, for no longer, and until it has left.
     fn guards(&self, guard: &str, state: &LeaseState, step: &Step) -> Result<(), Broken> {
         let past = &self.pasts[guard];
         let LeaseState::Held { left, .. } = state else {
@@ -848,7 +848,7 @@ impl Judge {
                     format!("{token} got {left:?}, for {} ms", past.longest)
                 })?;
             }
-            // The run is over, and the lock is kept for its guards.
+            // The run has ended, and the lock is kept for its guards.
             LeaseState::Released if step.before.phase(token) == "kept" => {}
             _ => keep(Promise::AnswersAreTrue, !was_held, || {
                 format!("{token} holds it, and is answered {state:?}")
@@ -874,7 +874,7 @@ impl Judge {
         if matches!(answer, Some(0 | 2)) {
             let history =
                 Data::kind::<Entries>(step.seen.before, step.now, &self.keys.of("history"));
-            // A release that was held up until the history has dropped its hold.
+            // The history may have dropped the hold of a delayed release.
             let is_dropped = history.is_some_and(|history| {
                 let is_own = |entry: &Bytes| text(entry).starts_with(&past.id);
                 let kept = text(&step.seen.call.args[HISTORY_SIZE]).parse();
@@ -902,7 +902,7 @@ impl Judge {
         Ok(())
     }
 
-    /// Checks that a request that comes twice has the same outcome, in the figures of the answers.
+    /// Checks that a repeated request has the same outcome, in the numbers of the answers.
     fn repetition(&mut self, step: &Step) -> Result<(), Broken> {
         let (call, answer) = (step.seen.call, step.seen.answer);
         if step.name == Some(NOTHING) {
@@ -927,7 +927,7 @@ impl Judge {
         let is_same = match (step.name, first, second) {
             _ if first == second || self.is_lost => true,
             (Some("acquire"), Some(0), Some(1)) | (Some("acquire"), Some(4), Some(2)) => true,
-            // Once the success is too old, or those that waited are dead, nothing keeps it from the lock.
+            // After the success is too old, or the waiters are dead, nothing keeps it from the lock.
             (Some("acquire"), Some(3 | 5), second) => second != Some(4),
             (Some("release"), Some(3), second) => second != Some(0),
             (Some("release"), Some(1 | 2 | 4 | 5), Some(0)) => !has_released,

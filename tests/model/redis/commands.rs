@@ -1,5 +1,5 @@
-//! The commands that the scripts call, and those of plain clients, with the options that these use: what they answer, what
-//! they refuse and what they change is as in Redis 7.0.
+//! The commands of the scripts and of plain clients, with the options that these use. Their answers, refusals and changes are
+//! those of Redis 7.0.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -16,7 +16,7 @@ pub struct Run {
     pub published: Vec<(Bytes, Bytes)>,
     pub heard: Vec<(Bytes, Bytes)>,
     pub writes: usize,
-    /// A write command was let through, whatever it changed: after that a full server lets all through.
+    /// True after a write command was let through, even without a change: from then on a full server refuses nothing.
     wrote: bool,
 }
 
@@ -32,12 +32,12 @@ enum Effect {
     Changes,
 }
 
-/// A command: its name, how many words it has, itself included (negative: at least that many), and what it does.
+/// A command: its name, its number of words including the name (negative: at least that many), its effect, and its function.
 type Command = (&'static str, i64, Effect, fn(&mut Run, &[Bytes]) -> Answer);
 
 use Effect::{Adds, Changes, Reads};
 
-/// In alphabetical order.
+/// All commands, in alphabetical order.
 static COMMANDS: [Command; 29] = [
     ("DEL", -2, Changes, Run::del),
     ("EXISTS", -2, Reads, Run::exists),
@@ -70,7 +70,7 @@ static COMMANDS: [Command; 29] = [
     ("ZSCORE", 3, Reads, Run::zscore),
 ];
 
-/// The names of all commands that the fake has.
+/// Returns the names of all commands of the fake.
 pub fn names() -> impl Iterator<Item = &'static str> {
     COMMANDS.iter().map(|(name, ..)| *name)
 }
@@ -84,7 +84,7 @@ const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 #[allow(clippy::unnecessary_wraps)] // All commands have one shape.
 impl Run {
-    /// What has expired is deleted first, as a server may do at any time.
+    /// Starts a script. Deletes all expired keys first, as a server may do at any time.
     pub fn new(mut data: Data, moment: Moment) -> Self {
         data.forget_expired(moment.now_ms());
         Self {
@@ -97,7 +97,7 @@ impl Run {
         }
     }
 
-    /// Carries a command out, if the server would.
+    /// Executes a command, or returns the server's error.
     pub fn call(&mut self, words: &[Bytes]) -> Value {
         self.answer(words).unwrap_or_else(|text| error(&text))
     }
@@ -144,7 +144,7 @@ impl Run {
         value.transpose()
     }
 
-    /// The same, to be changed; a key that isn't there is created.
+    /// Like `value`, for a change. Creates a missing key.
     fn value_mut<K: Kind>(&mut self, key: &[u8]) -> Result<&mut K, String> {
         let now = self.now();
         self.data.kind_mut(now, key).ok_or(WRONG_TYPE.into())
@@ -232,7 +232,7 @@ impl Run {
         let content = Content::Text(words[1].clone());
         self.data.insert(&words[0], content, expires);
         self.writes += 1;
-        // Of the notifications of keyspaces only this one, with notify-keyspace-events K$.
+        // The only keyspace notification here, as with notify-keyspace-events K$.
         let channel = [b"__keyspace@0__:", &words[0][..]].concat();
         if self.moment.listeners.contains_key(&channel) {
             self.heard.push((channel, b"set".to_vec()));
@@ -385,7 +385,7 @@ impl Run {
                 b"WITHSCORES" => with_scores = true,
                 b"LIMIT" if options.next().is_some_and(|first| first == b"0") => {
                     let number = integer(options.next().ok_or(SYNTAX)?)?;
-                    // A negative number is no limit.
+                    // A negative number means no limit.
                     most = usize::try_from(number).unwrap_or(usize::MAX);
                 }
                 _ => return Err(SYNTAX.into()),
@@ -435,7 +435,7 @@ impl Run {
         Ok(Value::Okay)
     }
 
-    // The rest.
+    // All others.
 
     fn publish(&mut self, words: &[Bytes]) -> Answer {
         let heard = self.moment.listeners.get(&words[0]).copied();
@@ -465,7 +465,7 @@ impl Run {
     }
 }
 
-/// The error with this text, as a client gets it.
+/// Returns the error with this text, as a client gets it.
 pub fn error(text: &str) -> Value {
     let line = format!("-{}\r\n", text.replace(['\r', '\n'], " "));
     redis::parse_redis_value(line.as_bytes()).unwrap()
@@ -483,7 +483,7 @@ fn count(number: usize) -> Value {
     Value::Int(i64::try_from(number).unwrap())
 }
 
-/// A whole number as Redis takes it: without a sign that says nothing, without leading zeros.
+/// Parses a whole number like Redis: without a plus sign or leading zeros.
 fn integer(word: &[u8]) -> Result<i64, String> {
     let number = std::str::from_utf8(word).ok().and_then(|word| {
         let number: i64 = word.parse().ok()?;
@@ -492,7 +492,7 @@ fn integer(word: &[u8]) -> Result<i64, String> {
     number.ok_or_else(|| NO_INTEGER.into())
 }
 
-/// A score, which is a float in a server.
+/// Parses a score, which is a float on a server.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 fn score(word: &[u8]) -> Result<i64, String> {
     Ok(integer(word).or(Err(NO_FLOAT))? as f64 as i64)
@@ -512,7 +512,7 @@ fn bound(word: &[u8]) -> Result<Bound<i64>, String> {
     })
 }
 
-/// The places from `first` to `last`, the last of them included; negative ones are counted from the end.
+/// Returns the indices from `first` to `last` inclusive; negative ones count from the end.
 fn range(first: i64, last: i64, length: usize) -> std::ops::Range<usize> {
     let length = i64::try_from(length).unwrap();
     let from_start = |place: i64| {
@@ -540,15 +540,15 @@ fn listed(members: &[(i64, Bytes)], with_scores: bool) -> Value {
     Value::Array(fields)
 }
 
-/// Where a scan goes on. A server reads it before it looks at the key.
+/// Parses the position of a scan. A server does so before it reads the key.
 fn cursor(word: &[u8]) -> Result<u64, String> {
     let text = std::str::from_utf8(word).ok();
     let number = text.and_then(|text| text.parse().ok());
     number.ok_or_else(|| "ERR invalid cursor".into())
 }
 
-/// A page of pairs, by their names, and the cursor of the next one. The pages are in the order of a hash, so that what is
-/// removed meanwhile leaves the others where they are.
+/// Returns a page of pairs, sorted by the hashes of their names, and the cursor of the next page. This order keeps the
+/// remaining pairs in place when others are removed.
 fn scan(mut all: Vec<(Bytes, Bytes)>, cursor: u64, options: &[Bytes]) -> Answer {
     let most = match options {
         [option, most] if option == b"COUNT" => integer(most)?,

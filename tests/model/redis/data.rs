@@ -1,5 +1,5 @@
-//! What a Redis server stores: four types of value, each key with an expiry or none. A copy costs little, as
-//! it shares the values until one of the two changes them, so that a search can keep millions.
+//! The data of a Redis server: four types of value, and keys with optional expiries. Copies are cheap, because they share
+//! values until one of them changes, so that a search can keep millions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub type Bytes = Vec<u8>;
 
 pub type Fields = BTreeMap<Bytes, Bytes>;
-/// Scores of sorted sets are whole numbers here.
+/// Members of a sorted set. Their scores are whole numbers here.
 pub type Members = Vec<(i64, Bytes)>;
 pub type Entries = Vec<Bytes>;
 
@@ -16,9 +16,9 @@ pub type Entries = Vec<Bytes>;
 pub enum Content {
     Text(Bytes),
     Hash(Fields),
-    /// By score, then by member.
+    /// Sorted by score, then by member.
     Sorted(Members),
-    /// The head first.
+    /// The head comes first.
     List(Entries),
 }
 
@@ -45,7 +45,7 @@ macro_rules! kinds {
 kinds!(Text Bytes, Hash Fields, Sorted Members, List Entries);
 
 impl Content {
-    /// Redis has no key whose hash, sorted set or list is empty.
+    /// Returns true if the value is empty: Redis has no such key.
     fn is_empty(&self) -> bool {
         match self {
             Self::Text(_) => false,
@@ -56,7 +56,7 @@ impl Content {
     }
 }
 
-/// A key's value, and when it expires, in milliseconds since 1970.
+/// A key's value, and its expiry in milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     pub content: Arc<Content>,
@@ -70,12 +70,12 @@ pub struct Data {
 }
 
 impl Data {
-    /// Whether a key with this expiry is there at a moment: also in the last of its milliseconds.
+    /// Returns true if a key with this expiry exists at this time, up to the end of its last millisecond.
     fn lasts(entry: &Entry, now_ms: i64) -> bool {
         entry.expires.is_none_or(|expires| now_ms <= expires)
     }
 
-    /// What a key has at this moment.
+    /// Returns the entry of a key at this time.
     pub fn get(&self, now_ms: i64, key: &[u8]) -> Option<&Entry> {
         self.keys
             .get(key)
@@ -93,8 +93,8 @@ impl Data {
             .filter(|entry| Self::lasts(entry, now_ms))
     }
 
-    /// The value of a key that may be changed, and is created if it isn't there; `None` if it is of another type. The caller
-    /// calls `tidy` for it afterwards.
+    /// Returns the value of a key for a change. Creates a missing key; returns `None` if it has another type. Callers must call
+    /// `tidy` afterwards.
     pub(super) fn kind_mut<K: Kind>(&mut self, now_ms: i64, key: &[u8]) -> Option<&mut K> {
         let new = || Entry {
             content: Arc::new(K::EMPTY),
@@ -113,14 +113,14 @@ impl Data {
         self.keys.insert(key.into(), Entry { content, expires });
     }
 
-    /// Deletes a key; whether it was there.
+    /// Deletes a key. Returns true if it existed.
     pub(super) fn remove(&mut self, now_ms: i64, key: &[u8]) -> bool {
         self.keys
             .remove(key)
             .is_some_and(|entry| Self::lasts(&entry, now_ms))
     }
 
-    /// Deletes a key if nothing is left in it.
+    /// Deletes a key if it is empty.
     pub(super) fn tidy(&mut self, key: &[u8]) {
         if self
             .keys
@@ -137,21 +137,21 @@ impl Data {
         had_any
     }
 
-    /// Deletes what has expired, so that two servers that differ in nothing a client can see are equal.
+    /// Deletes expired keys, so that servers that no client can tell apart are equal.
     pub fn forget_expired(&mut self, now_ms: i64) {
         if self.keys.values().any(|entry| !Self::lasts(entry, now_ms)) {
             self.keys.retain(|_, entry| Self::lasts(entry, now_ms));
         }
     }
 
-    /// When keys expire, in milliseconds since 1970: each is there until that millisecond is over.
+    /// Returns the expiries of keys, in milliseconds since 1970: each key exists until the end of that millisecond.
     pub fn expiries(&self) -> impl Iterator<Item = (&[u8], i64)> {
         self.keys
             .iter()
             .filter_map(|(key, entry)| Some((&**key, entry.expires?)))
     }
 
-    /// Every key, also those that have expired and weren't forgotten yet.
+    /// Returns every key, including expired ones that weren't deleted yet.
     pub fn entries(&self) -> impl Iterator<Item = (&[u8], &Entry)> {
         self.keys.iter().map(|(key, entry)| (&**key, entry))
     }

@@ -1,5 +1,5 @@
-//! Runs Lua scripts as Redis does: version 5.1 of the language, the same functions, and the same conversions
-//! between its values and those of the protocol.
+//! Runs Lua scripts like Redis: version 5.1 of the language, the same functions, and the same conversions between its values
+//! and those of the protocol.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,12 +13,12 @@ use super::commands::{Run, error};
 use super::data::{Bytes, Data};
 use super::{Evaluated, Moment};
 
-/// After how many instructions it is looked whether a script is to go on.
+/// Number of instructions between two checks whether a script may go on.
 const PACE: u32 = 1_000_000;
-/// How often that is looked at before a script is ended that doesn't end by itself.
+/// Number of such checks before an endless script is ended.
 const PATIENCE: u32 = 20;
 
-/// Names without a meaning are errors, as in Redis.
+/// Lua code that makes undefined names errors, as in Redis.
 const STRICT: &str = "
 setmetatable(_G, {
   __index = function(_, name) error('Script attempted to access nonexistent global variable ' .. name, 2) end,
@@ -28,7 +28,7 @@ setmetatable(_G, {
 /// A Lua interpreter that keeps the scripts that it has run, ready to run again.
 pub struct Interpreter {
     lua: Lua,
-    /// By the address and length of their sources, which are there for ever.
+    /// Scripts by the address and length of their sources, which are never freed.
     scripts: RefCell<HashMap<(usize, usize), Function>>,
     current: Rc<RefCell<Current>>,
 }
@@ -39,7 +39,7 @@ struct Current {
     paces: u32,
 }
 
-/// An error that a command gave, which ends the script.
+/// The error of a command, which ends the script.
 #[derive(Debug)]
 struct Refused(String);
 
@@ -73,7 +73,7 @@ impl Default for Interpreter {
 }
 
 impl Interpreter {
-    /// Runs a script at a moment: its answer, and what it did besides changing the data.
+    /// Runs a script. Returns its answer, and its effects besides changing the data.
     pub fn eval(
         &self,
         data: &mut Data,
@@ -125,7 +125,7 @@ impl Interpreter {
     }
 }
 
-/// The table `redis`.
+/// Creates the table `redis`.
 fn functions(lua: &Lua, current: &Rc<RefCell<Current>>) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     for (name, raises) in [("call", true), ("pcall", false)] {
@@ -147,7 +147,7 @@ fn functions(lua: &Lua, current: &Rc<RefCell<Current>>) -> mlua::Result<Table> {
     table.set(
         "sha1hex",
         lua.create_function(|lua, text: mlua::Value| {
-            // What has no text counts as an empty one.
+            // A value without a text is treated as an empty text.
             let text = lua.coerce_string(text)?;
             let bytes = text.map(|text| text.as_bytes().to_vec());
             let digest = sha1_smol::Sha1::from(bytes.unwrap_or_default()).digest();
@@ -157,7 +157,7 @@ fn functions(lua: &Lua, current: &Rc<RefCell<Current>>) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// Ends scripts that don't end by themselves.
+/// Ends endless scripts.
 fn limit(lua: &Lua, current: &Rc<RefCell<Current>>) {
     let current = Rc::clone(current);
     let triggers = HookTriggers::new().every_nth_instruction(PACE);
@@ -176,7 +176,7 @@ fn limit(lua: &Lua, current: &Rc<RefCell<Current>>) {
     .unwrap();
 }
 
-/// The words of a command, from the arguments of a call; or why they are none.
+/// Returns the words of a command from the arguments of a call, or an error.
 fn words(args: &MultiValue) -> Result<Vec<Bytes>, &'static str> {
     let word = |value: &mlua::Value| match value {
         mlua::Value::String(text) => Ok(text.as_bytes().to_vec()),
@@ -190,7 +190,7 @@ fn words(args: &MultiValue) -> Result<Vec<Bytes>, &'static str> {
     args.iter().map(word).collect()
 }
 
-/// An answer of a command as a script gets it.
+/// Converts an answer of a command for a script.
 fn to_lua(lua: &Lua, answer: Value) -> mlua::Result<mlua::Value> {
     let single = |field: &str, text: &str| -> mlua::Result<mlua::Value> {
         lua.create_table_from([(field, text)])
@@ -220,7 +220,7 @@ fn text_of(refusal: &redis::ServerError) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-/// What a script returns as a client gets it.
+/// Converts the result of a script for a client.
 fn to_reply(value: &mlua::Value) -> Value {
     match value {
         mlua::Value::String(text) => Value::BulkString(text.as_bytes().to_vec()),
@@ -253,7 +253,7 @@ fn from_table(table: &Table) -> Value {
     Value::Array(fields.map(|field| to_reply(&field)).collect())
 }
 
-/// The error that ended a script, as a client gets it.
+/// Converts the error that ended a script for a client.
 fn told(error: &mlua::Error) -> String {
     if let Some(Refused(text)) = error.downcast_ref() {
         return text.clone();

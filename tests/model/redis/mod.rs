@@ -1,5 +1,5 @@
-//! A Redis server in memory, for models: the shipped scripts run in a Lua 5.1 interpreter over a small fake of
-//! the commands that they call. `tests/model/fake.rs` holds it against a real server.
+//! A Redis server in memory, for models: the shipped scripts run in a Lua 5.1 interpreter over a small fake of their commands.
+//! `tests/model/fake.rs` compares it with a real server.
 
 pub mod commands;
 pub mod data;
@@ -10,20 +10,20 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use self::data::{Bytes, Data};
 pub use self::lua::Interpreter;
 
-/// What the server is at the moment of a request, besides what it stores.
+/// State of the server at the time of a request, except its data.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Moment {
-    /// The server's clock, in microseconds since 1970. It stands still while a script runs.
+    /// The server's clock, in microseconds since 1970, which doesn't change while a script runs.
     pub clock_us: i64,
-    /// The channels that are listened to, and by how many: what PUBLISH answers.
+    /// Channels with the number of their subscribers: the answer of PUBLISH.
     pub listeners: BTreeMap<Bytes, i64>,
-    /// The same for the channels of a cluster's slots: what SPUBLISH answers.
+    /// Channels of a cluster's slots with the number of their subscribers: the answer of SPUBLISH.
     pub shard_listeners: BTreeMap<Bytes, i64>,
     /// Commands that the user may not call, in capitals.
     pub denied: BTreeSet<&'static str>,
-    /// No memory is left: what would need some is refused, except after the first write of a script.
+    /// True if no memory is left: commands that need some are refused, except after the first write of a script.
     pub is_full: bool,
-    /// Why no write is taken, as the server says it: it is a replica, or can't write to its disk.
+    /// Error for all writes, in the server's words: it is a replica, or can't write to its disk.
     pub refuses_writes: Option<&'static str>,
 }
 
@@ -40,18 +40,18 @@ impl Moment {
     }
 }
 
-/// What a replica says to a write.
+/// Error of a replica for a write.
 pub const READONLY: &str = "READONLY You can't write against a read only replica.";
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluated {
-    /// As the client gets it; an error of the server is a `Value::ServerError`.
+    /// The client's answer; an error of the server is a `Value::ServerError`.
     pub answer: redis::Value,
-    /// Each channel and message, in order, also those that nobody heard.
+    /// Each channel and message, in order, including those without a subscriber.
     pub published: Vec<(Bytes, Bytes)>,
-    /// Those of them that somebody heard.
+    /// Messages with a subscriber.
     pub heard: Vec<(Bytes, Bytes)>,
-    /// How many commands of it have changed what is stored, also only an expiry.
+    /// Number of commands that have changed the data, even if only an expiry.
     pub writes: usize,
 }
