@@ -1,5 +1,5 @@
-// A wall clock that is wrong by the milliseconds in a file: to be loaded before a server. The clock that
-// counts from the start of the machine is left alone, as on a host whose time of day is wrong.
+// A wall clock that is wrong by the milliseconds in a file, to be preloaded into a server. The clock that counts from the start
+// of the machine stays right, as on a host whose time of day is wrong.
 
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-//! A server's wall clock that is wrong by as much as a test says.
+//! A wall clock of a server, wrong by a given time.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// A wall clock, set by a library that is loaded before the server. It may be set while the server runs.
+/// A wall clock, implemented by a library that is preloaded into the server. Tests can change the clock while the server runs.
 pub struct WallClock {
     offset: fs::File,
-    /// Has the file with the offset, and a link to the library: `LD_PRELOAD` takes no path with a space.
+    /// Directory with the offset file, and a link to the library, because `LD_PRELOAD` accepts no path with a space.
     dir: tempfile::TempDir,
 }
 
 impl WallClock {
-    /// One that is ahead by this many milliseconds.
+    /// Creates a clock that is ahead by this many milliseconds.
     pub fn ahead_by(ms: i64) -> Self {
         static LIBRARY: LazyLock<PathBuf> = LazyLock::new(compiled);
         let dir = tempfile::tempdir().unwrap();
@@ -25,12 +25,12 @@ impl WallClock {
         clock
     }
 
-    /// Sets it ahead of the right time by this many milliseconds.
+    /// Sets the clock ahead of the right time by this many milliseconds.
     pub fn set(&self, ms: i64) {
         self.offset.write_all_at(&ms.to_ne_bytes(), 0).unwrap();
     }
 
-    /// What starts a server with this clock ([`super::Redis::under`]).
+    /// Returns the words that start a server with this clock ([`super::Redis::under`]).
     pub fn before(&self) -> Vec<String> {
         let dir = self.dir.path().display();
         vec![
@@ -43,7 +43,7 @@ impl WallClock {
 
 fn compiled() -> PathBuf {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    // Another run of the tests may do the same now.
+    // Another run of the tests may compile it at the same time.
     let source = tempfile::NamedTempFile::new().unwrap();
     let fresh = tempfile::NamedTempFile::new_in(&directory).unwrap();
     fs::write(source.path(), include_str!("clock.c")).unwrap();

@@ -1,23 +1,23 @@
-//! A cluster of three primaries, with replicas where a test needs them.
+//! A cluster of three primaries, with optional replicas.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::{Redis, Scratch, await_some, begin_heavy_test, field_of, redlock, wait_until};
 
-/// A cluster, gone when dropped. The first three nodes have a third of the slots each; each further one is
-/// the replica of one of them.
+/// A cluster, gone when dropped. The first three nodes own a third of the hash slots each; every further node is the replica of
+/// one of them.
 pub struct Cluster {
     pub nodes: Vec<Redis>,
-    /// The home of those that use it.
+    /// Home directory of its users.
     pub home: Scratch,
 }
 
-/// How many slots there are.
+/// Number of hash slots.
 const SLOTS: u32 = 16_384;
 
 impl Cluster {
-    /// Three nodes, and a replica of each of these.
+    /// Starts three nodes, and a replica of each given one.
     pub fn start(replicas_of: &[usize]) -> Self {
         Self::with(replicas_of, &[])
     }
@@ -28,10 +28,10 @@ impl Cluster {
         })
     }
 
-    /// The same, of nodes that this starts, each with these options at least.
+    /// Like `start`, with nodes that `start` launches, each with at least these options.
     pub fn of(replicas_of: &[usize], mut start: impl FnMut(&[&str]) -> Redis) -> Self {
         begin_heavy_test();
-        // A replica stays with its primary: after a failover it could go to one that has none.
+        // Otherwise a replica could move to a primary without one after a failover.
         let stay = ["--cluster-migration-barrier", "9"];
         let common = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
         let common = [&common[..], &stay, &["--repl-diskless-sync-delay", "0"]].concat();
@@ -87,7 +87,7 @@ impl Cluster {
         }
     }
 
-    /// The URL with these nodes as the first ones to ask.
+    /// Returns the URL with these nodes.
     pub fn url_of(&self, nodes: &[usize]) -> String {
         let each = nodes.iter().map(|&node| &self.nodes[node]);
         let hosts: Vec<String> = each
@@ -96,12 +96,12 @@ impl Cluster {
         format!("redis-cluster://{}", hosts.join(","))
     }
 
-    /// The URL of the first three nodes.
+    /// Returns the URL of the first three nodes.
     pub fn url(&self) -> String {
         self.url_of(&[0, 1, 2])
     }
 
-    /// A redlock that knows the cluster, and nothing of the environment the tests run in.
+    /// Returns a redlock that knows the cluster, with nothing of the tests' environment.
     pub fn redlock(&self, arguments: &[&str]) -> Command {
         let mut command = redlock(arguments);
         command
@@ -114,12 +114,12 @@ impl Cluster {
         self.nodes[node].cli(&["CLUSTER", "MYID"])
     }
 
-    /// The slot of a key.
+    /// Returns the hash slot of a key.
     pub fn slot(&self, key: &str) -> String {
         self.nodes[0].cli(&["CLUSTER", "KEYSLOT", key])
     }
 
-    /// The number of the node that has a slot, as it says itself.
+    /// Returns the number of the node that owns a slot, according to that node.
     #[track_caller]
     pub fn owner(&self, slot: &str) -> usize {
         await_some("a node has the slot", || {
@@ -127,8 +127,8 @@ impl Cluster {
         })
     }
 
-    /// Has a replica take the place of its primary, which lives on. A replica gives that up after 5 s, as when a link
-    /// between nodes is being opened again, and has to be asked again; it refuses while it takes its primary for down.
+    /// Promotes a replica, whose primary survives. A replica gives up after 5 s, for example while a link between nodes is
+    /// reopened, so the request is repeated. Replicas refuse while they consider their primary down.
     #[track_caller]
     pub fn failover(&self, replica: usize) {
         let replica = &self.nodes[replica];
@@ -143,8 +143,8 @@ impl Cluster {
         });
     }
 
-    /// Moves a slot with all its keys, some at a time, as `redis-cli --cluster reshard` does; calls
-    /// `between` after each part, with the number of keys moved so far.
+    /// Moves a slot with all its keys in parts, like `redis-cli --cluster reshard`. Calls `between` after each part, with the
+    /// number of keys moved so far.
     #[track_caller]
     pub fn move_slot(&self, slot: &str, from: usize, to: usize, mut between: impl FnMut(usize)) {
         self.begin_to_move(slot, from, to);
@@ -165,7 +165,7 @@ impl Cluster {
         }
     }
 
-    /// Tells both nodes that a slot is going to be moved.
+    /// Tells both nodes that a slot is going to move.
     pub fn begin_to_move(&self, slot: &str, from: usize, to: usize) {
         self.set_slot(to, slot, "IMPORTING", from);
         self.set_slot(from, slot, "MIGRATING", to);
@@ -176,24 +176,24 @@ impl Cluster {
         assert_eq!(self.nodes[node].cli(&words), "OK");
     }
 
-    /// Moves some of the keys of a slot that is being moved.
+    /// Moves some of the keys of a slot that is moving.
     #[track_caller]
     pub fn move_keys(&self, keys: &[&str], from: usize, to: usize) {
         let port = self.nodes[to].port.to_string();
         let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
         let answer = self.nodes[from].cli(&[&migrate[..], keys].concat());
-        // They may have expired meanwhile.
+        // The keys may have expired meanwhile.
         assert!(matches!(&*answer, "OK" | "NOKEY"), "{answer}");
     }
 }
 
 impl Redis {
-    /// A field of `CLUSTER INFO`; empty while the node doesn't answer.
+    /// Returns a field of `CLUSTER INFO`; empty while the node doesn't answer.
     fn cluster_info(&self, field: &str) -> String {
         field_of(self.ask(&["CLUSTER", "INFO"]), field)
     }
 
-    /// Whether this node, and not another, has a slot.
+    /// Returns true if this node, and no other, owns a slot.
     fn has_slot(&self, slot: &str) -> bool {
         let is_primary = self.info("replication", "role") == "master";
         let own = self.cli(&["CLUSTER", "NODES"]);

@@ -1,15 +1,15 @@
-//! What is left to chance in a test, drawn from a seed, and what a person asks for in its place.
+//! Random choices of a test, drawn from a seed, and variables that replace them.
 
 use std::str::FromStr;
 
-/// The value of a variable that isn't empty.
+/// Returns the value of a variable, unless it is unset or empty.
 pub fn asked<T: FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
     let value = text.parse();
     Some(value.unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }
 
-/// Numbers that look random and are always the same (`SplitMix64`).
+/// Numbers that look random, but depend only on the seed (`SplitMix64`).
 #[derive(Clone, Debug, Default)]
 pub struct Dice(u64);
 
@@ -20,7 +20,7 @@ impl Dice {
         dice
     }
 
-    /// The next of 64 bits.
+    /// Returns the next 64 bits.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -29,13 +29,13 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A whole number of this range, its end excluded.
+    /// Returns a whole number in this range, excluding its end.
     pub fn between(&mut self, from: i64, to: i64) -> i64 {
         let wide = u64::try_from(to - from).unwrap();
         from + i64::try_from(self.next() % wide).unwrap()
     }
 
-    /// True in this many of a hundred cases.
+    /// Returns true in this many of a hundred cases.
     pub fn chance(&mut self, percent: i64) -> bool {
         self.between(0, 100) < percent
     }

@@ -1,12 +1,12 @@
-//! Heavy tests run one at a time: two cores carry one cluster or one set of sentinels, not four.
+//! Heavy tests run one at a time: two cores can run one cluster or one set of sentinels, not four.
 
 use std::cell::RefCell;
 use std::fs::File;
 
 use super::REDLOCK;
 
-/// Waits until no other test has many servers, in this process or beside it (`scripts/test`). This thread's test has this
-/// turn until its thread ends; it may call this again.
+/// Waits until no other test has many servers, in this process or in another (`scripts/test`). The turn belongs to this
+/// thread's test until the thread ends; calling this again does nothing.
 pub fn begin_heavy_test() {
     thread_local!(static TURN: Turn = const { Turn::new(None) });
     TURN.with(|turn| wait_for(turn, "/proc/self/exe"));
@@ -18,7 +18,7 @@ pub fn begin_packaging_test() {
     TURN.with(|turn| wait_for(turn, REDLOCK));
 }
 
-/// A file that this thread's test has locked.
+/// File that this thread's test has locked.
 type Turn = RefCell<Option<File>>;
 
 fn wait_for(turn: &Turn, path: &str) {

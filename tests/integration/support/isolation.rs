@@ -8,9 +8,8 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::{Gate, REDLOCK, Redis, Scratch, path, script, without_terminal, words};
 
-/// For the start of tests that leave processes behind which have lost their parents, or that want to see
-/// that nothing of the kind is there: on one machine it can't be known whose such a process is. Runs the
-/// test in a separate pid namespace; where that isn't permitted, one after the other.
+/// Runs a test in a separate pid namespace, or alone if that isn't permitted. Must come first in tests that leave orphaned
+/// processes behind or check that there are none, because orphans of several tests can't be told apart.
 macro_rules! among_own_processes {
     () => {
         if crate::support::has_run_among_own_processes() {
@@ -20,7 +19,7 @@ macro_rules! among_own_processes {
 }
 pub(crate) use among_own_processes;
 
-/// Whether the test of this thread has run, in another process.
+/// Returns true if the test of this thread has run, in another process.
 pub fn has_run_among_own_processes() -> bool {
     const MARK: &str = "REDLOCK_TEST_AMONG_OWN_PROCESSES";
     const UNSHARE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -42,7 +41,7 @@ pub fn has_run_among_own_processes() -> bool {
     let name = thread.name().expect("a test has a thread with its name");
     let output = Command::new(UNSHARE[0])
         .args(&UNSHARE[1..])
-        // The shell reaps the processes that have lost their parents. A session of outside has no number here.
+        // The shell reaps the orphaned processes. A session from outside has no number in the namespace.
         .args(["sh", "-c", "setsid -w \"$0\" \"$@\"; exit $?"])
         .arg(std::env::current_exe().unwrap())
         .args([name, "--exact", "--test-threads", "1", "--nocapture"])
@@ -56,7 +55,7 @@ pub fn has_run_among_own_processes() -> bool {
     true
 }
 
-/// Words before a command that make it the first process of a pid namespace; `None` if that isn't permitted.
+/// Returns words before a command that make it the first process of a pid namespace; `None` if that isn't permitted.
 pub fn in_own_pids() -> Option<Vec<&'static str>> {
     let mut unshare = words("unshare --pid --fork --kill-child --mount-proc", &[]);
     if !nix::unistd::geteuid().is_root() {
@@ -65,16 +64,15 @@ pub fn in_own_pids() -> Option<Vec<&'static str>> {
     is_permitted(&[&unshare[..], &["true"]].concat()).then_some(unshare)
 }
 
-/// Whether this command succeeds here: what it needs may not be permitted.
+/// Returns true if this command succeeds here; it may need a missing permission.
 pub fn is_permitted(words: &[&str]) -> bool {
     let output = Command::new(words[0]).args(&words[1..]).output();
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Another user, without any privilege, in a directory with all that this user needs: `redlock`,
-/// `head` (setuid, root's), `become` (makes root of this user, as sudo does, and executes its
-/// arguments) and `gate` (a pipe that is closed when this is dropped). Paths are relative, because
-/// the directories above may be closed to others.
+/// Another user, without any privilege, in a directory with everything that this user needs: `redlock`, `head` (setuid root),
+/// `become` (executes its arguments as root, like sudo) and `gate` (a pipe that is closed when this is dropped). Paths are
+/// relative, because other users may be unable to enter the directories above.
 pub struct OtherUser {
     id: u32,
     dir: Scratch,
@@ -82,12 +80,12 @@ pub struct OtherUser {
 }
 
 impl OtherUser {
-    /// `None` where the tests don't run as root, or setuid programs don't count.
+    /// Creates a user. Returns `None` if the tests don't run as root, or setuid programs have no effect.
     pub fn new() -> Option<Self> {
         Self::with_id(54321)
     }
 
-    /// A user without any other process: neither another test's nor another run's of the tests.
+    /// Creates a user without any other process, from this run of the tests or another.
     pub fn alone() -> Option<Self> {
         static OTHERS: AtomicU32 = AtomicU32::new(0);
         let number = OTHERS.fetch_add(1, Ordering::Relaxed);
@@ -99,8 +97,8 @@ impl OtherUser {
         let dir = Scratch::new();
         let all = |mode| fs::Permissions::from_mode(mode);
         fs::set_permissions(dir.path(), all(0o755)).unwrap();
-        // By another process: a file that this one has open to write would be busy for a moment in
-        // each process that another test starts.
+        // Installed by another process: children of other tests briefly inherit files that this process has open for writing,
+        // which then can't be executed.
         let install = |mode: &str, from: &str, to: &str| {
             let to = dir.path().join(to);
             is_permitted(&["install", "-m", mode, from, to.to_str().unwrap()])
@@ -133,12 +131,12 @@ impl OtherUser {
         probe.is_ok_and(|status| status.success()).then_some(user)
     }
 
-    /// A command of this user's.
+    /// Returns a command of this user.
     pub fn command(&self, words: &[&str]) -> Command {
         self.command_below(&["env"], words)
     }
 
-    /// The same, started by a program of root's that executes its last arguments.
+    /// Like `command`, started by a program of root that executes its last arguments.
     pub fn command_below(&self, root: &[&str], words: &[&str]) -> Command {
         let id = self.id.to_string();
         let mut command = Command::new(root[0]);
@@ -154,19 +152,19 @@ impl OtherUser {
         command
     }
 
-    /// This user's redlock.
+    /// Returns this user's redlock.
     pub fn redlock(&self, redis: &Redis, arguments: &[&str]) -> Command {
         let mut command = self.command(&[&["./redlock"], arguments].concat());
         command.env("REDLOCK_URL", redis.tcp_url());
         command
     }
 
-    /// Takes the gate away.
+    /// Removes the gate.
     pub fn close_gate(&self) {
         fs::remove_file(self.dir.path().join("gate")).unwrap();
     }
 
-    /// Lets one that reads a line of the gate go on.
+    /// Lets one reader of the gate go on.
     pub fn open_gate(&mut self) {
         self.gate.open();
     }

@@ -1,5 +1,4 @@
-//! The scripts are joined from what they include when redlock is built, as they are shipped; and how the
-//! tests call them.
+//! Tests of the scripts' build, which joins them with their includes, and calls of the shipped scripts.
 
 use std::fs;
 
@@ -10,7 +9,7 @@ pub mod join;
 
 pub use super::scripts::*;
 
-/// Calls a script on the lock "a"; its answer, a line for each field, in which nil is an empty one.
+/// Calls a script on the lock "a". Returns its answer, one line for each field; nil becomes an empty line.
 pub fn call(redis: &Redis, name: &str, args: &[&str]) -> Vec<String> {
     let count = KEYS.len().to_string();
     let command = ["EVAL", source(name), &count];
@@ -20,7 +19,7 @@ pub fn call(redis: &Redis, name: &str, args: &[&str]) -> Vec<String> {
     answer.split('\n').map(str::to_owned).collect()
 }
 
-/// Files below a directory, and what joining the script `a` among them gives.
+/// Writes files into a directory. Returns the joined script `a`.
 fn joined(files: &[(&str, &str)]) -> Result<String, String> {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("lib")).unwrap();

@@ -1,36 +1,36 @@
-//! Helpers that tests share, on one page. Nothing here sleeps for a guessed time: a test meets its processes at a `ready` line,
-//! at the end of a stream, or at a condition that it waits for.
+//! Shared helpers of the tests, on one page. Nothing here sleeps for a guessed time: a test waits for a `ready` line, for the
+//! end of a stream, or for a condition.
 //!
 //! | a server | |
 //! | --- | --- |
 //! | `Redis::start()`, `Redis::with(&[option])` | a private Redis; `left_empty` fails if the test leaves a key there |
-//! | `redis.redlock(words!("run a -- true"))` | a command of redlock's that uses it, with a home of its own |
-//! | `redis.cli(&["GET", "x"])`, `is_held`, `holder`, `queue` | what is in it |
-//! | `redis.await_calls("pexpire", 2)`, `await_renewals("a", 2)` | until it was asked so often from now on |
-//! | `redis.stall()`, `kill()`, `start_again()` | trouble; `UnresponsiveServer` accepts and never answers |
-//! | `Proxy::new(&redis)` (`proxy`) | requests are lost, late, cut, repeated or answered with lies |
+//! | `redis.redlock(words!("run a -- true"))` | a command of redlock that uses it, with a home of its own |
+//! | `redis.cli(&["GET", "x"])`, `is_held`, `holder`, `queue` | its contents |
+//! | `redis.await_calls("pexpire", 2)`, `await_renewals("a", 2)` | waits for this many calls from now on |
+//! | `redis.stall()`, `kill()`, `start_again()` | failures; `UnresponsiveServer` accepts and never answers |
+//! | `Proxy::new(&redis)` (`proxy`) | loses, delays, cuts, repeats or forges requests and replies |
 //! | `Replicated`, `Cluster` | replicas with sentinels, and a cluster; `network` gives hosts of their own |
 //!
 //! | a process | |
 //! | --- | --- |
-//! | `ends(&redis, "run -n a -- true").assert_code(75)` | a line of redlock's, played to its end; `assert_said(75, "held by")` |
-//! | `outcome(&mut command)` | the same of any command |
-//! | `Running::start(&mut command)`, `Running::ready(…)` | one that goes on: `line()`, `pid()`, `signal(…)`, `finish()` |
+//! | `ends(&redis, "run -n a -- true").assert_code(75)` | runs redlock with this line; `assert_said(75, "held by")` |
+//! | `outcome(&mut command)` | the same for any command |
+//! | `Running::start(&mut command)`, `Running::ready(…)` | a process that goes on: `line()`, `pid()`, `signal(…)`, `finish()` |
 //! | `Gated::start(&redis, &["a"]).ready()` | a run whose command ends at `open()`; `Gated::queued` waits in line |
 //! | `Gate::new(&redis)` | a pipe `$HOME/gate` at which a script waits for `open()` or `say("word")` |
-//! | `await_watchdog(pid)`, `is_alive(pid)`, `children(pid)` | processes by their numbers |
+//! | `await_watchdog(pid)`, `is_alive(pid)`, `children(pid)` | processes by their pids |
 //! | `OtherUser::new()`, `among_own_processes!()` | another user, another pid namespace |
 //! | `pty`, `tmux` | terminals |
 //!
 //! | in general | |
 //! | --- | --- |
 //! | `wait_until("it is free", \|\| …)`, `await_some` | patience with a limit, on a busy machine, too |
-//! | `some_or_return!(…)`, `return_unless!(…)` | the end of a test that this machine can't play |
+//! | `some_or_return!(…)`, `return_unless!(…)` | ends a test that this machine can't run |
 //! | `words!("run --ttl 1s a -c", script)` | an argument list in one line |
-//! | `side_by_side(rows, \|row\| …)` | rows of a table that wait most of the time |
+//! | `side_by_side(rows, \|row\| …)` | runs the rows of a table that mostly wait in parallel |
 //! | `lua` | calls of the scripts without redlock |
 
-/// Returns the value of an option. Without one the test ends here: this machine can't do what it needs.
+/// Returns the value of an option. Ends the test if there is none, because this machine lacks something.
 macro_rules! some_or_return {
     ($option:expr) => {
         match $option {
@@ -40,7 +40,7 @@ macro_rules! some_or_return {
     };
 }
 
-/// Ends the test here if this machine can't do what it needs.
+/// Ends the test here if this machine lacks something.
 macro_rules! return_unless {
     ($condition:expr) => {
         if !$condition {
@@ -90,16 +90,16 @@ pub use self::server::*;
 pub use self::threads::*;
 pub use self::turns::*;
 
-/// An argument list in one line: `words!("run --ttl 1s a -c", script)` is `&["run", "--ttl", "1s", "a", "-c", script]`.
-/// The line is split at its spaces. A `{}` in it, also at the end of a word, is the next of the values, which are taken as
-/// they are; the others follow the line.
+/// Returns an argument list from one line: `words!("run --ttl 1s a -c", script)` is `&["run", "--ttl", "1s", "a", "-c",
+/// script]`. The line is split at its spaces. A `{}`, also at the end of a word, becomes the next of the values, unchanged;
+/// further values follow the line.
 macro_rules! words {
     ($line:literal $(, $value:expr)* $(,)?) => {
         &$crate::support::words($line, &[$($value),*])[..]
     };
 }
 
-/// What `words!` gives.
+/// Returns the list of `words!`.
 pub fn words<'a>(line: &'a str, values: &[&'a str]) -> Vec<&'a str> {
     let mut values = values.iter().copied();
     let mut value = || values.next().expect("there is a value for each {}");
@@ -114,7 +114,7 @@ pub fn words<'a>(line: &'a str, values: &[&'a str]) -> Vec<&'a str> {
     words
 }
 
-/// A setting as a word for [`redlock`]: `REDLOCK_SYNC=all`.
+/// Returns a setting as a word for [`redlock`]: `REDLOCK_SYNC=all`.
 pub fn setting(name: &str, value: &str) -> &'static str {
     format!("{name}={value}").leak()
 }
@@ -122,20 +122,20 @@ pub fn setting(name: &str, value: &str) -> &'static str {
 /// The binary under test.
 pub const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
 
-/// A moment by the clock of all processes, since 1970.
+/// Returns the time since 1970, by the clock of all processes.
 pub fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }
 
-/// The moment that `date +%s%N` has printed.
+/// Parses the output of `date +%s%N`.
 #[track_caller]
 pub fn moment(line: &str) -> Duration {
     let nanoseconds = line.trim().parse();
     Duration::from_nanos(nanoseconds.unwrap_or_else(|_| panic!("no moment: {line:?}")))
 }
 
-/// A promise about time was kept, in several independent rounds. The machine does other things as
-/// well (its disk alone may hold a process up for seconds), so that one of the rounds may be late.
+/// Asserts that a time limit was kept in several independent rounds. A round may be late, because the machine does other things
+/// as well (its disk alone may delay a process for seconds).
 #[track_caller]
 pub fn assert_within(limit: Duration, mut times: Vec<Duration>) {
     times.sort();
@@ -147,14 +147,14 @@ pub fn assert_within(limit: Duration, mut times: Vec<Duration>) {
     );
 }
 
-/// Asserts that less time has passed since this moment.
+/// Asserts that less time has passed since `began`.
 #[track_caller]
 pub fn assert_took_less(began: Instant, limit: Duration) {
     let took = began.elapsed();
     assert!(took < limit, "{took:?}");
 }
 
-/// Does the same with each of these side by side, as it waits most of the time.
+/// Calls a function with all rows in parallel, for work that mostly waits.
 pub fn side_by_side<T: Send>(rows: impl IntoIterator<Item = T>, each: impl Fn(T) + Sync) {
     thread::scope(|scope| {
         for row in rows {
@@ -164,7 +164,7 @@ pub fn side_by_side<T: Send>(rows: impl IntoIterator<Item = T>, each: impl Fn(T)
     });
 }
 
-/// The name of this machine.
+/// Returns the name of this machine.
 pub fn host() -> String {
     nix::unistd::gethostname().unwrap().into_string().unwrap()
 }

@@ -1,5 +1,5 @@
-//! Hosts in a network that can be cut, slowed down and made to lose frames: each is a network namespace with a TAP
-//! device, and one thread is the switch that all are plugged into. It needs nothing of the kernel but `/dev/net/tun`.
+//! Hosts in a network that can be cut, slowed down and made to lose frames. Each host is a network namespace with a TAP device,
+//! and one thread is the switch between them. The kernel only needs `/dev/net/tun`.
 
 #![allow(unsafe_code)]
 
@@ -22,20 +22,20 @@ use super::{
     Dice, Running, TIMEOUT, begin_heavy_test, is_permitted, outcome, path, without_terminal,
 };
 
-/// What becomes of the frames from one host to another.
+/// Treatment of the frames from one host to another.
 #[derive(Clone, Copy, Default)]
 pub struct Link {
-    /// None arrives. Nobody is told, as by a router that drops them.
+    /// True if no frame arrives. The sender isn't notified, as with a router that drops packets.
     pub is_cut: bool,
-    /// How much later they arrive.
+    /// Delay of the frames.
     pub delay: Duration,
-    /// How many of a hundred are lost.
+    /// Percentage of lost frames.
     pub loss: i64,
-    /// Those with more bytes are lost without a word, where this isn't 0: a black hole for large packets.
+    /// Size above which frames are silently lost, in bytes (0: none): a black hole for large packets.
     pub cap: usize,
 }
 
-/// By the numbers of the host that sends and the one that receives; those that aren't there are as they should be.
+/// Links by the numbers of the sending and the receiving host; missing ones work normally.
 type Links = Arc<Mutex<HashMap<(usize, usize), Link>>>;
 
 /// A network of hosts, gone when dropped.
@@ -47,7 +47,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// `None` where namespaces or TAP devices aren't permitted.
+    /// Creates a network. Returns `None` if namespaces or TAP devices aren't permitted.
     pub fn of(hosts: usize) -> Option<Self> {
         begin_heavy_test();
         let probe = "ip tuntap add probe mode tap";
@@ -87,12 +87,12 @@ impl Network {
         })
     }
 
-    /// The address of a host.
+    /// Returns the address of a host.
     pub fn address(host: usize) -> String {
         format!("10.0.0.{}", host + 1)
     }
 
-    /// What starts a command on a host ([`super::Redis::under`]).
+    /// Returns the words that start a command on a host ([`super::Redis::under`]).
     pub fn on(&self, host: usize) -> Vec<String> {
         let pid = self.hosts[host].pid().to_string();
         ["nsenter", "-t", &pid, "-n", "-u"]
@@ -100,7 +100,7 @@ impl Network {
             .to_vec()
     }
 
-    /// Changes the links from each of some hosts to each of others; those of the other direction stay as they are.
+    /// Changes the links from each of some hosts to each of others, but not those in the other direction.
     pub fn change(&self, from: &[usize], to: &[usize], change: impl Fn(&mut Link)) {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         for &one in from {
@@ -116,24 +116,24 @@ impl Network {
         self.change(others, some, |link| link.is_cut = true);
     }
 
-    /// All links are as they should be again.
+    /// Restores all links.
     pub fn heal(&self) {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.clear();
     }
 
-    /// Pulls the plug of a host; what is sent is lost from then on.
+    /// Cuts a host off; all its frames are lost from then on.
     pub fn cut(&self, host: usize) {
         self.part(&[host], &self.all());
     }
 
-    /// Puts it back.
+    /// Reconnects a host.
     pub fn mend(&self, host: usize) {
         self.change(&[host], &self.all(), |link| link.is_cut = false);
         self.change(&self.all(), &[host], |link| link.is_cut = false);
     }
 
-    /// The numbers of all hosts.
+    /// Returns the numbers of all hosts.
     pub fn all(&self) -> Vec<usize> {
         (0..self.hosts.len()).collect()
     }
@@ -148,10 +148,10 @@ impl Drop for Network {
     }
 }
 
-/// A frame that waits: when it is due, its turn among those of the same moment, for whom, and its bytes.
+/// A delayed frame: its time, its order among frames of the same time, its receiver, and its bytes.
 type Delayed = Reverse<(Instant, u64, usize, Vec<u8>)>;
 
-/// What passes frames from host to host. A host's hardware address ends with its number.
+/// Passes frames from host to host. A host's hardware address ends with its number.
 struct Switch {
     taps: Vec<File>,
     links: Links,
@@ -161,7 +161,7 @@ struct Switch {
 }
 
 impl Switch {
-    /// Waits for frames, for a while, and passes on those that are there or due.
+    /// Waits a while for frames, and passes on those that have arrived or are due.
     fn forward(&mut self) {
         const LONGEST: Duration = Duration::from_millis(50);
         let first = self.delayed.peek().map(|Reverse((due, ..))| *due);
@@ -178,7 +178,7 @@ impl Switch {
             .collect();
         for host in readable {
             let mut bytes = [0; 2048];
-            // No host keeps the others waiting.
+            // With a limit, so that no host delays the others.
             for _ in 0..64 {
                 let Ok(length) = (&self.taps[host]).read(&mut bytes) else {
                     break;
@@ -210,7 +210,7 @@ impl Switch {
             if !(is_for_all || usize::from(frame[5]) == to) {
                 continue;
             }
-            // Who is where is always known: what is cut off finds no host "unreachable", it hears nothing.
+            // ARP always works: a host that is cut off gets no "unreachable", but silence.
             let link = if is_arp {
                 Link::default()
             } else {
@@ -239,14 +239,14 @@ impl Switch {
     }
 
     fn deliver(&self, to: usize, frame: &[u8]) {
-        // A host whose queue is full loses it.
+        // A host with a full queue loses the frame.
         let _ = (&self.taps[to]).write(frame);
     }
 }
 
-/// A process in namespaces of its own.
+/// Starts a process in namespaces of its own.
 fn namespaces(host: usize) -> Running {
-    // It ends with the tests, however these end.
+    // The process ends with the tests, even if they crash.
     let stay = "exec setpriv --pdeathsig KILL sleep infinity";
     let script = format!("hostname host{host} && ip link set lo up && echo ready && {stay}");
     let mut command = Command::new("unshare");
@@ -266,11 +266,11 @@ fn inside(host: &Running, words: &[&str]) -> Command {
     command
 }
 
-/// Does something in the network of a host: a device or socket belongs to that of the thread that opens it.
+/// Runs `open` in the network of a host, because a device or socket belongs to the network of the thread that opens it.
 fn within<T: Send + 'static>(host: i32, open: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         let namespace = File::open(format!("/proc/{host}/ns/net")).unwrap();
-        // SAFETY: a system call on a descriptor that is ours.
+        // SAFETY: a system call on a descriptor that this function owns.
         let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
         assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
         open()
@@ -278,7 +278,7 @@ fn within<T: Send + 'static>(host: i32, open: impl FnOnce() -> T + Send + 'stati
     thread.join().unwrap()
 }
 
-/// Makes the device `eth0`, by which the frames of a host are read and written.
+/// Creates the device `eth0`, through which the frames of a host are read and written.
 fn tap() -> File {
     let tap = OpenOptions::new()
         .read(true)
@@ -306,7 +306,7 @@ fn a_link_delays_loses_and_cuts_off_what_is_sent_in_its_direction_alone() {
         let bind = || UdpSocket::bind("0.0.0.0:5000").unwrap();
         within(network.hosts[host].pid(), bind)
     });
-    // How long so many bytes take, if they arrive within this time.
+    // Returns the time that these bytes take, if they arrive in time.
     let takes = |from: usize, to: usize, bytes: usize, patience: Duration| {
         let began = Instant::now();
         let address = (Network::address(to), 5000);

@@ -1,4 +1,4 @@
-//! The vocabulary of nearly every test: servers, processes and their ends, and what these need of other crates.
+//! Names that nearly every test uses: servers, processes and their ends, and items of other crates.
 
 pub use std::fs;
 pub use std::process::Command;

@@ -1,4 +1,4 @@
-//! Processes by their numbers: signals, states and marks.
+//! Processes by their pids: signals, states and marks.
 
 #![allow(unsafe_code)]
 
@@ -14,8 +14,8 @@ use nix::unistd::{Pid, getsid};
 
 use super::{Redis, await_some, path, wait_until, without_terminal};
 
-/// A temporary directory. If the test fails, all processes that name the directory end with it: in their arguments, in
-/// their environment or as their working directory. Guards of single processes don't know what these have started.
+/// A temporary directory. If the test fails, all processes end that name the directory in their arguments or environment, or
+/// work in it. Guards of single processes don't know the children of these.
 pub struct Scratch(tempfile::TempDir);
 
 impl Scratch {
@@ -23,7 +23,7 @@ impl Scratch {
         Self(tempfile::tempdir().expect("a temporary directory"))
     }
 
-    /// Kills the processes that name the directory. Returns whether there were any.
+    /// Kills the processes that name the directory. Returns true if there were any.
     fn kill_users(&self) -> bool {
         let directory = self.path().to_str().unwrap();
         let users = fs::read_dir("/proc").unwrap().flatten().map(|entry| {
@@ -37,7 +37,7 @@ impl Scratch {
             // SAFETY: kill touches no memory.
             (is_user && unsafe { libc::kill(pid, libc::SIGKILL) } == 0).then_some(())
         });
-        // All of them, and not only the first one.
+        // `fold`, unlike `any`, visits all of them.
         users.fold(false, |any, user| any | user.is_some())
     }
 }
@@ -60,10 +60,9 @@ impl Drop for Scratch {
     }
 }
 
-/// A Perl program that says its label, `ready` and its pid, then its label and the name of each
-/// signal of its arguments when one comes, and ends at RTMAX: as the highest number it is taken
-/// last, so whatever came before it has been said by then. It gives up after a while, in case
-/// nothing ends it.
+/// A Perl program that prints its label, `ready` and its pid. Its arguments name signals, and the program prints its label and
+/// the name of each that arrives. RTMAX ends it: this signal has the highest number, so it is delivered last, after all earlier
+/// ones were printed. Without a signal the program ends after a while.
 pub const COUNTER: &str = r#"
     $| = 1;
     my ($label, @names) = @ARGV;
@@ -82,12 +81,12 @@ pub fn send(pid: i32, signal: i32) {
     assert_eq!(result, 0, "can't send {signal} to {pid}");
 }
 
-/// A signal by its name, as in `signal("TERM")`.
+/// Returns a signal by its name, as in `signal("TERM")`.
 pub fn signal(name: &str) -> Signal {
     format!("SIG{name}").parse().unwrap()
 }
 
-/// The state letter of a process in proc's stat: R running, S sleeping, T stopped, Z ended.
+/// Returns the state of a process in proc's stat: R running, S sleeping, T stopped, Z ended.
 pub fn state(pid: i32) -> Option<char> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
@@ -104,15 +103,15 @@ pub fn await_signals_read(pid: i32) {
     });
 }
 
-/// Whether no trace of a process is left: it has ended and was reaped.
+/// Returns true if a process has ended and was reaped.
 pub fn is_gone(pid: i32) -> bool {
     !Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// Sets a signal's action to ignored or default. The C library refuses the signals it uses itself,
-/// so this asks the kernel.
+/// Sets a signal's action to ignored or default. The C library refuses the signals that it uses itself, so this calls the
+/// kernel.
 fn set_ignored(signal: i32, ignored: bool) {
-    // Handler, flags, restorer, mask; all but the handler may be zero for these two actions.
+    // Handler, flags, restorer, mask; all except the handler may be zero for these two actions.
     let action = [usize::from(ignored), 0, 0, 0];
     // SAFETY: the kernel reads the action, and the length is that of its signal mask.
     unsafe {
@@ -126,7 +125,7 @@ fn set_ignored(signal: i32, ignored: bool) {
     }
 }
 
-/// Sets the mask of blocked signals, bit N-1 for signal N, past the C library as well.
+/// Sets the mask of blocked signals, bit N-1 for signal N, without the C library.
 fn set_mask(mask: u64) {
     // SAFETY: the kernel reads the mask, and the length is its own.
     unsafe {
@@ -140,7 +139,7 @@ fn set_mask(mask: u64) {
     }
 }
 
-/// Ignores the signals that `ignored` names, has all others at their default, and sets this mask.
+/// Ignores the signals that `ignored` selects, resets all others to their default, and sets this mask.
 pub fn set_signals(ignored: fn(i32) -> bool, mask: u64) {
     for signal in 1..=64 {
         set_ignored(signal, ignored(signal));
@@ -148,7 +147,7 @@ pub fn set_signals(ignored: fn(i32) -> bool, mask: u64) {
     set_mask(mask);
 }
 
-/// Starts a command with these signals.
+/// Returns a command that starts with these signals.
 pub fn with_signals(mut command: Command, ignored: fn(i32) -> bool, mask: u64) -> Command {
     // SAFETY: system calls only, between fork and exec.
     unsafe {
@@ -160,19 +159,19 @@ pub fn with_signals(mut command: Command, ignored: fn(i32) -> bool, mask: u64) -
     command
 }
 
-/// The processes that a process has started.
+/// Returns the children of a process.
 pub fn children(parent: i32) -> Vec<i32> {
     let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
     let children = children.unwrap_or_default();
     children.split(' ').flat_map(str::parse).collect()
 }
 
-/// Whether a process exists and isn't a zombie.
+/// Returns true if a process exists and isn't a zombie.
 pub fn is_alive(pid: i32) -> bool {
     state(pid).is_some_and(|state| !['Z', 'X'].contains(&state))
 }
 
-/// A command without redlock, in the same surroundings as with it.
+/// Returns a command without redlock, in the same environment as with it.
 pub fn directly(redis: &Redis, command: &[&str]) -> Command {
     let mut direct = Command::new(command[0]);
     direct
@@ -185,29 +184,29 @@ pub fn directly(redis: &Redis, command: &[&str]) -> Command {
     direct
 }
 
-/// A line of a shell that knows this server.
+/// Returns a line of a shell that knows this server.
 pub fn sh(redis: &Redis, line: &str) -> Command {
     directly(redis, &["sh", "-c", line])
 }
 
-/// A hook that notes down each loss of a lock.
+/// Hook that records each loss of a lock.
 pub const NOTES_LOSSES: &str = r#"test "$REDLOCK_EVENT" != lost || echo lost >>"$HOME/lost""#;
 
-/// How many losses that hook has noted down.
+/// Returns the number of losses that this hook has recorded.
 pub fn losses(redis: &Redis) -> usize {
     let lost = fs::read_to_string(redis.dir.path().join("lost"));
     lost.unwrap_or_default().lines().count()
 }
 
-/// The process that kills COMMAND's tree where this redlock can't; it comes with the first renewal. Until it has a session
-/// of its own, a signal for the group of redlock reaches it, too.
+/// Returns the watchdog of a redlock, which kills COMMAND's tree if redlock can't, and starts with the first renewal. Until it
+/// has a session of its own, a signal for redlock's group reaches it too.
 pub fn watchdog(redlock: i32) -> Option<i32> {
     let leads_session =
         |pid: &i32| getsid(Some(Pid::from_raw(*pid))).is_ok_and(|id| id.as_raw() == *pid);
     forked_watchdog(redlock).filter(leads_session)
 }
 
-/// The same, also before it has a session of its own.
+/// Returns the watchdog even before it has a session of its own.
 pub fn forked_watchdog(redlock: i32) -> Option<i32> {
     let threads = fs::read_dir(format!("/proc/{redlock}/task")).ok()?;
     let lists = threads
@@ -222,7 +221,7 @@ pub fn forked_watchdog(redlock: i32) -> Option<i32> {
         .find(|pid| name(pid) == "rl-watchdog\n" && is_alive(*pid))
 }
 
-/// The same, as soon as there is one that waits for what redlock tells, and for signals.
+/// Waits for a watchdog that sleeps until redlock or a signal wakes it.
 #[track_caller]
 pub fn await_watchdog(redlock: i32) -> i32 {
     await_some("it has a watchdog", || {

@@ -1,13 +1,13 @@
-//! The server's program: `redis-server`, or the one that the variable `REDIS_SERVER` names: another version of Redis, or
-//! another server that takes its options.
+//! The server's program: `redis-server`, or the one in `REDIS_SERVER`, which may be another version of Redis or another server
+//! with the same options.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// The server that the tests run on. The first test that starts one says which it is, past the test
-/// runner, which keeps what a test prints to itself.
+/// The server under the tests. The first test that starts one prints its version, bypassing the test runner, which captures the
+/// output of tests.
 pub static SERVER: LazyLock<ServerProgram> = LazyLock::new(|| {
     let path = std::env::var_os("REDIS_SERVER")
         .filter(|path| !path.is_empty())
@@ -35,15 +35,15 @@ impl ServerProgram {
         Command::new(&self.path)
     }
 
-    /// Valkey and others that began as Redis 7 have higher numbers than that.
+    /// Returns true for older versions. Valkey and others that began as Redis 7 have higher numbers.
     pub fn is_before(&self, major: u32, minor: u32) -> bool {
         self.version < (major, minor)
     }
 
-    /// Options without those that this server doesn't know and doesn't need.
+    /// Returns the options without those that this server neither knows nor needs.
     pub fn known<'a>(&self, options: &'a [String]) -> impl Iterator<Item = &'a String> {
-        // DEBUG is always there, the bus of a cluster has the port that is higher by 10,000, and a server
-        // that is bound to all addresses by name isn't in protected mode.
+        // Before Redis 7, DEBUG is always enabled, and a cluster's bus uses the port plus 10,000. A server bound to all
+        // addresses explicitly isn't in protected mode.
         let since_7 = [
             "--enable-debug-command",
             "--cluster-port",
@@ -62,7 +62,7 @@ impl ServerProgram {
     }
 }
 
-/// A server that does nothing by itself. The thread that returns memory would never sleep where the clock is set.
+/// Options of a server without background work. The thread that returns memory would never sleep with a changed clock.
 pub const QUIET: [&str; 6] = [
     "--save",
     "",
@@ -72,7 +72,7 @@ pub const QUIET: [&str; 6] = [
     "no",
 ];
 
-/// Of `Redis server v=7.0.15 sha=00000000:0 malloc=...`.
+/// Parses `Redis server v=7.0.15 sha=00000000:0 malloc=...`.
 fn name_and_version(line: &str) -> (String, String) {
     let parts = line.split_once(" server v=").and_then(|(name, rest)| {
         let version = rest.split_whitespace().next()?;

@@ -1,9 +1,9 @@
-//! A way to a server on which things go wrong, exactly where a test says: requests and answers are
-//! distinguished, and a hook decides about each request what becomes of it and of its answer.
+//! A proxy in front of a server that fails exactly at the requests that a test chooses. A hook decides about each request and
+//! its reply.
 //!
-//! What passes keeps its order. With a delay each direction takes that long, as on a long line: many
-//! requests may be under way at a time. A network loses no bytes out of the middle of a connection, so
-//! where one request or answer is lost, all that would follow on that connection is lost as well.
+//! Everything keeps its order. A delay applies to each direction, as on a long line: many requests may be under way at a time.
+//! A network loses no bytes in the middle of a connection, so after a lost request or reply everything on that connection is
+//! lost.
 
 #![allow(unsafe_code)]
 
@@ -21,64 +21,62 @@ use std::time::{Duration, Instant};
 use crate::support::lua::SCRIPTS;
 use crate::support::{Redis, TIMEOUT, await_some, wait_until};
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What it is for: the name of a script, or the command in capitals. An acquire is an `acquire`
-    /// without the wish for a place in the queue, an `enqueue` with it, and a `heartbeat` (or the confirmation
-    /// of a grant) once it has a place; a release of a waiter is a release.
+    /// Its purpose: the name of a script, or the command in capitals. The script `acquire` is an `acquire` without a request
+    /// for a place, an `enqueue` with one, and a `heartbeat` (or the confirmation of a grant) with a place. A release of a
+    /// waiter is a release.
     pub operation: String,
-    /// How many of this operation came before, over all connections.
+    /// Number of earlier requests of this operation, over all connections.
     pub before: usize,
 }
 
-/// What becomes of a request and its answer.
+/// Treatment of a request and its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Pass,
-    /// It never arrives, nor does anything after it, and the connection stays open.
+    /// Loses the request and everything after it; the connection stays open.
     LoseRequest,
-    /// It is carried out; its answer never arrives, nor does anything after it, and the connection
-    /// stays open.
+    /// Loses the reply and everything after it; the connection stays open. The server executes the request.
     LoseReply,
-    /// It waits for this long before it goes on, and all that follows behind it.
+    /// Delays the request and everything after it.
     Stall(Duration),
-    /// It is carried out; its answer waits for this long, and all that follows behind it.
+    /// Delays the reply and everything after it. The server executes the request at once.
     StallReply(Duration),
-    /// It is carried out; of its answer come only this many bytes, then the connection is closed.
+    /// Closes the connection after this many bytes of the reply. The server executes the request.
     Cut(usize),
-    /// It never arrives; the connection is reset.
+    /// Resets the connection instead of sending the request.
     Reset,
-    /// It is carried out; instead of its answer comes a reset.
+    /// Resets the connection instead of sending the reply. The server executes the request.
     ResetReply,
-    /// It is answered; nothing passes after that, and the connection stays open.
+    /// Passes nothing after the reply; the connection stays open.
     HalfOpen,
-    /// Two equal answers come.
+    /// Sends the reply twice.
     Twice,
-    /// Each number of three digits or more in its answer becomes this one.
+    /// Replaces each number of three digits or more in the reply.
     Numbers(&'static str),
-    /// This is the answer to the request, which never arrives.
+    /// Sends this reply instead of the request.
     Lie(&'static [u8]),
-    /// The answer to the request, which never arrives, begins with the first of these, and goes on with the second over and
-    /// over, up to so many bytes in all. Nothing passes after that.
+    /// Sends a reply instead of the request: first the first bytes, then the second ones over and over, up to this many in all.
+    /// Passes nothing after that.
     Endless(&'static [u8], &'static [u8], usize),
-    /// Messages without an end follow the answer.
+    /// Sends messages without an end after the reply.
     ReplyAndFlood,
-    /// The answer to the request, which never arrives, is one of these bytes after the other, over and over. Nothing passes after
-    /// that.
+    /// Sends these bytes instead of the request, one after the other, over and over. Passes nothing after that.
     Drip(&'static [u8]),
 }
 
 /// A RESP3 message, which a server may send at any time.
 pub const MESSAGE: &[u8] = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n";
 
-/// What one thread of a connection does.
+/// Work of one thread of a connection.
 type Work = Box<dyn FnOnce(&Shared, &Connection) + Send>;
 
-/// Says what becomes of a request.
+/// Decides the treatment of a request.
 type Hook = Box<dyn FnMut(&Request) -> Action + Send>;
 
-/// Changes an answer.
+/// Changes a reply.
 type Rewrite = Box<dyn Fn(&mut Vec<u8>) + Send + Sync>;
 
 /// A proxy in front of a server, gone when dropped.
@@ -94,37 +92,37 @@ struct Shared {
     rewrite: Rewrite,
     seen: Mutex<Vec<String>>,
     counts: Mutex<HashMap<String, usize>>,
-    /// The operations that were answered, and how long the answers were.
+    /// Operations with a reply, and the lengths of the replies.
     answered: Mutex<Vec<(String, usize)>>,
-    /// The last operations of the connections that clients have left, and whether they left with a reset.
+    /// Last operations of the connections that clients have closed, and whether they closed with a reset.
     left: Mutex<Vec<(String, bool)>>,
-    /// The bytes of an answer without an end that were passed on.
+    /// Bytes of an endless reply that were passed on.
     streamed: AtomicUsize,
-    /// One way, in milliseconds.
+    /// Delay of one direction, in milliseconds.
     delay: AtomicU64,
     gone: AtomicBool,
     ended: AtomicBool,
     connections: Mutex<Vec<Arc<Connection>>>,
 }
 
-/// One client's connection, and the one to the server that belongs to it.
+/// Connection of a client, and the matching connection to the server.
 struct Connection {
     near: TcpStream,
     far: TcpStream,
-    /// Nothing passes any more to the server, or to the client.
+    /// True if nothing passes any more to the server, or to the client.
     up_is_dead: AtomicBool,
     down_is_dead: AtomicBool,
-    /// What becomes of the answers that are still to come.
+    /// Treatments of the outstanding replies.
     pending: Mutex<VecDeque<(Action, String)>>,
 }
 
-/// What is under way in one direction.
+/// An item under way in one direction.
 enum Passing {
-    /// With the operation that it answers, if it does.
+    /// Bytes, with the operation that they answer, if any.
     Bytes(Vec<u8>, Option<String>),
-    /// Bytes, and others over and over, up to so many in all.
+    /// First bytes, then others over and over, up to this many in all.
     Endless(&'static [u8], &'static [u8], usize),
-    /// A byte at a time, over and over.
+    /// These bytes one at a time, over and over.
     Drip(&'static [u8]),
     /// The end of the connection.
     Close,
@@ -136,17 +134,17 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Proxy {
-    /// One that lets all pass.
+    /// Starts a proxy that lets everything pass.
     pub fn new(redis: &Redis) -> Self {
         Self::with(redis, |_| Action::Pass)
     }
 
-    /// One that asks this hook about each request.
+    /// Starts a proxy with this hook for each request.
     pub fn with(redis: &Redis, hook: impl FnMut(&Request) -> Action + Send + 'static) -> Self {
         Self::rewriting(redis.port, hook, |_| ())
     }
 
-    /// The same, which also changes the answers of the server at this port.
+    /// Like `with`, and changes the replies of the server at this port.
     pub fn rewriting(
         server: u16,
         hook: impl FnMut(&Request) -> Action + Send + 'static,
@@ -179,7 +177,7 @@ impl Proxy {
         }
     }
 
-    /// One on which this becomes of a request: the one of this operation before which so many came.
+    /// Starts a proxy with this treatment of one request: the one of this operation with `before` earlier ones.
     pub fn once(redis: &Redis, operation: &'static str, before: usize, action: Action) -> Self {
         Self::with(redis, move |request| {
             let is_it = request.operation == operation && request.before == before;
@@ -187,20 +185,20 @@ impl Proxy {
         })
     }
 
-    /// A long line, on which a question and its answer take this long in all.
+    /// Starts a proxy like a long line, with this time for a request and its reply together.
     pub fn with_round_trip(redis: &Redis, round_trip: Duration) -> Self {
         let proxy = Self::new(redis);
         proxy.set_round_trip(round_trip);
         proxy
     }
 
-    /// From now on a question and its answer take this long in all.
+    /// Sets the time for a request and its reply together.
     pub fn set_round_trip(&self, round_trip: Duration) {
         let one_way = u64::try_from(round_trip.as_millis() / 2).unwrap();
         self.shared.delay.store(one_way, Ordering::Relaxed);
     }
 
-    /// Asks another hook from now on.
+    /// Replaces the hook.
     pub fn set_hook(&self, hook: impl FnMut(&Request) -> Action + Send + 'static) {
         *lock(&self.shared.hook) = Box::new(hook);
     }
@@ -209,22 +207,22 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Where it listens on loopback.
+    /// Returns its port on loopback.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// A connection by way of it.
+    /// Connects through the proxy.
     pub fn connect(&self) -> TcpStream {
         TcpStream::connect(("127.0.0.1", self.port)).unwrap()
     }
 
-    /// All operations that came, in their order.
+    /// Returns all operations so far, in order.
     pub fn seen(&self) -> Vec<String> {
         lock(&self.shared.seen).clone()
     }
 
-    /// How many of an operation came.
+    /// Returns the number of requests of an operation.
     pub fn count(&self, operation: &str) -> usize {
         lock(&self.shared.seen)
             .iter()
@@ -232,7 +230,7 @@ impl Proxy {
             .count()
     }
 
-    /// How many answers to an operation have arrived.
+    /// Returns the number of replies to an operation.
     pub fn answered(&self, operation: &str) -> usize {
         lock(&self.shared.answered)
             .iter()
@@ -240,14 +238,14 @@ impl Proxy {
             .count()
     }
 
-    /// How long the longest answer to an operation was, in bytes.
+    /// Returns the length of the longest reply to an operation, in bytes.
     pub fn longest_answer(&self, operation: &str) -> usize {
         let answered = lock(&self.shared.answered);
         let of = answered.iter().filter(|(of, _)| of == operation);
         of.map(|(_, length)| *length).max().unwrap_or(0)
     }
 
-    /// Returns the last operation of the first connection that its client has left, and whether it left with a reset.
+    /// Returns the last operation of the first connection that its client has closed, and whether it closed with a reset.
     #[track_caller]
     pub fn first_left(&self) -> (String, bool) {
         await_some("a client leaves", || {
@@ -255,7 +253,7 @@ impl Proxy {
         })
     }
 
-    /// Waits until a client has read much of an answer without an end.
+    /// Waits until a client has read much of an endless reply.
     #[track_caller]
     pub fn await_flood(&self) {
         wait_until("much of it was read", || {
@@ -263,18 +261,18 @@ impl Proxy {
         });
     }
 
-    /// From now on there is no server: all connections are reset, and new ones, too.
+    /// Resets all connections, and all new ones from now on, as if there were no server.
     pub fn vanish(&self) {
         self.shared.vanish();
     }
 
-    /// Something by which a hook can have the server vanish.
+    /// Returns a function by which a hook can call `vanish`.
     pub fn vanishing(&self) -> impl Fn() + Send + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.vanish()
     }
 
-    /// Something by which a hook can have new connections be reset from now on.
+    /// Returns a function by which a hook can reset all new connections from now on.
     pub fn refusing(&self) -> impl Fn() + Send + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.gone.store(true, Ordering::Relaxed)
@@ -284,7 +282,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Relaxed);
-        // So that the thread that accepts looks.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
@@ -322,10 +320,10 @@ impl Shared {
                 pending: Mutex::default(),
             });
             let mut connections = lock(&self.connections);
-            // Of those that have ended, no thread is left.
+            // Connections without a thread have ended.
             connections.retain(|connection| Arc::strong_count(connection) > 1);
             connections.push(Arc::clone(&connection));
-            // It may have gone meanwhile.
+            // The server may have vanished meanwhile.
             if self.gone.load(Ordering::Relaxed) {
                 connection.reset();
             }
@@ -334,7 +332,7 @@ impl Shared {
         }
     }
 
-    /// Starts the threads of a connection: each direction has one that reads and one that writes.
+    /// Starts the threads of a connection: a reader and a writer for each direction.
     fn serve(self: &Arc<Self>, connection: &Arc<Connection>) {
         let (up, to_server) = channel();
         let (down, to_client) = channel();
@@ -366,7 +364,7 @@ impl Shared {
         }
     }
 
-    /// When what is here now arrives at the other side.
+    /// Returns the time at which an item that is here now arrives at the other side.
     fn arrival(&self) -> Instant {
         Instant::now() + self.one_way()
     }
@@ -408,7 +406,7 @@ impl Shared {
                 match action {
                     Action::LoseRequest => {
                         connection.up_is_dead.store(true, Ordering::Relaxed);
-                        // What was asked before it is still answered.
+                        // Earlier requests still get their replies.
                         let mut pending = lock(&connection.pending);
                         if pending.is_empty() {
                             connection.die();
@@ -418,7 +416,7 @@ impl Shared {
                     }
                     Action::Reset => {
                         connection.die();
-                        // The other side has to get it first.
+                        // The reset takes one direction's time to reach the client.
                         let _ = down.send((arrival + self.one_way(), Passing::Reset));
                         continue;
                     }
@@ -434,12 +432,12 @@ impl Shared {
             }
         };
         lock(&self.left).push((last, end.is_err()));
-        // Of a connection that is silent the server doesn't hear the end, either.
+        // The server doesn't notice the end of a silent connection.
         if connection.up_is_dead.load(Ordering::Relaxed) {
             return;
         }
         if end.is_err() {
-            // What was under way is dropped with a connection that was reset.
+            // A reset drops everything under way.
             connection.reset();
         }
         let _ = up.send((self.arrival().max(behind), Passing::Close));
@@ -507,7 +505,7 @@ impl Shared {
         }
     }
 
-    /// Writes what is under way, each when it arrives.
+    /// Writes each item under way when it arrives.
     fn pass_on(
         &self,
         connection: &Connection,
@@ -559,7 +557,7 @@ impl Shared {
 }
 
 impl Connection {
-    /// Nothing passes any more.
+    /// Stops passing anything.
     fn die(&self) {
         self.up_is_dead.store(true, Ordering::Relaxed);
         self.down_is_dead.store(true, Ordering::Relaxed);
@@ -577,7 +575,7 @@ impl Connection {
     }
 }
 
-/// Returns the answer to a request that never arrives and is answered all the same.
+/// Returns the forged reply to a request that never arrives.
 fn lie(action: Action) -> Option<Passing> {
     match action {
         Action::Lie(answer) => Some(Passing::Bytes(answer.to_vec(), None)),
@@ -596,10 +594,10 @@ fn replace_numbers(answer: &mut Vec<u8>, other: &str) {
     *answer = lines.collect::<Vec<_>>().join("\r\n").into_bytes();
 }
 
-/// Ends a connection with a reset, also where another process has it open.
+/// Ends a connection with a reset, even if another process has it open too.
 pub fn reset(stream: &TcpStream) {
-    // SAFETY: an address of no family is all zeros; connecting to it dissolves the connection, and
-    // the socket is ours.
+    // SAFETY: an address of no family is all zeros, connecting to it dissolves the connection, and the socket is open while
+    // `stream` lives.
     unsafe {
         let mut nowhere: libc::sockaddr = std::mem::zeroed();
         nowhere.sa_family = 0;
@@ -608,7 +606,7 @@ pub fn reset(stream: &TcpStream) {
     }
 }
 
-/// False at the end.
+/// Reads more bytes. Returns false at the end.
 fn read_more(mut from: &TcpStream, unread: &mut Vec<u8>) -> io::Result<bool> {
     let mut bytes = [0; 16384];
     let read = from.read(&mut bytes)?;
@@ -616,7 +614,7 @@ fn read_more(mut from: &TcpStream, unread: &mut Vec<u8>) -> io::Result<bool> {
     Ok(read > 0)
 }
 
-/// The length of the first value, if it is complete.
+/// Returns the length of the first value, if it is complete.
 fn length(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(2).position(|two| two == b"\r\n")?;
     let after = end + 2;
@@ -634,20 +632,19 @@ fn length(bytes: &[u8]) -> Option<usize> {
     (0..parts).try_fold(after, |at, _| Some(at + length(bytes.get(at..)?)?))
 }
 
-/// Whether it isn't an answer but something that the server pushes; the confirmation of a
-/// subscription is an answer.
+/// Returns true if this is a pushed message instead of a reply; the confirmation of a subscription is a reply.
 fn is_message(reply: &[u8]) -> bool {
     let confirms = || reply.windows(11).any(|part| part == b"$9\r\nsubscri");
     reply[0] == b'>' && !confirms()
 }
 
-/// The words of a request.
+/// Returns the words of a request.
 fn words(bytes: &[u8]) -> Vec<Vec<u8>> {
     let request = redis::parse_redis_value(bytes).unwrap();
     redis::from_redis_value(request).unwrap()
 }
 
-/// The names of the scripts by their hashes.
+/// Returns the names of the scripts by their hashes.
 pub fn hashes() -> &'static HashMap<String, &'static str> {
     static HASHES: std::sync::OnceLock<HashMap<String, &'static str>> = std::sync::OnceLock::new();
     HASHES.get_or_init(|| {
@@ -657,7 +654,7 @@ pub fn hashes() -> &'static HashMap<String, &'static str> {
     })
 }
 
-/// Makes the server know all scripts, so that each operation is one request.
+/// Loads all scripts into the server, so that each operation is one request.
 pub fn load_scripts(redis: &Redis) {
     for (name, source) in SCRIPTS {
         let hash = redis.cli(&["SCRIPT", "LOAD", source]);
@@ -665,7 +662,7 @@ pub fn load_scripts(redis: &Redis) {
     }
 }
 
-/// What a request is for.
+/// Returns the purpose of a request.
 fn operation(words: &[Vec<u8>]) -> String {
     let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
     let command = words.first().map(text).unwrap_or_default().to_uppercase();
@@ -683,7 +680,8 @@ fn operation(words: &[Vec<u8>]) -> String {
         return command;
     };
     if script != "acquire" {
-        // A short script and the whole one are for the same; but before the first acquire on a day, take does nothing.
+        // A short script and the whole one have the same purpose. `take` differs: it does nothing before the first acquire of a
+        // day.
         return match script {
             "prolong" => "renew",
             "free" => "release",
@@ -691,8 +689,7 @@ fn operation(words: &[Vec<u8>]) -> String {
         }
         .to_owned();
     }
-    // ARGV 8 is the wish for a place, 9 its number (acquire.lua); before them stand the number of the
-    // keys, and the keys.
+    // ARGV 8 requests a place, and ARGV 9 is the place's number (acquire.lua). The number of keys and the keys come before.
     let keys: usize = words.get(2).map(text).unwrap_or_default().parse().unwrap();
     let argument = |number: usize| words.get(2 + keys + number).map_or(0, Vec::len);
     match (argument(8), argument(9)) {
@@ -753,7 +750,7 @@ fn a_request_passes_late_cut_or_not_at_all_as_the_hook_says() {
             TIMEOUT
         };
         let (all, ended, took) = answer(action, expected.len(), patience);
-        // What was read before a reset may be lost with it.
+        // A reset may discard bytes that were already read.
         if end == was_reset {
             assert!(pong.starts_with(&all), "{action:?}: {all:?}");
         } else {

@@ -1,4 +1,4 @@
-//! A terminal to type on: a pseudo-terminal with a process whose controlling terminal it is.
+//! A terminal to type on: a pseudo-terminal that is the controlling terminal of a process.
 
 #![allow(unsafe_code)]
 
@@ -17,21 +17,20 @@ use nix::sys::termios::{LocalFlags, OutputFlags, SetArg, tcgetattr, tcsetattr};
 
 use crate::support::{TIMEOUT, wait_until};
 
-/// A terminal and the process at the head of its session. When the test ends, the process is
-/// killed and the terminal hung up.
+/// A terminal and the process at the head of its session. At the end of the test the process is killed and the terminal hung
+/// up.
 pub struct Terminal {
     process: Child,
     master: Option<PtyMaster>,
     unread: String,
-    /// All that was shown.
+    /// Everything shown so far.
     pub shown: String,
 }
 
 impl Terminal {
-    /// Starts a command at the head of a session on a new terminal. That echoes nothing and leaves
-    /// the ends of lines as they are.
+    /// Starts a command at the head of a session on a new terminal, without echo and without translation of line ends.
     pub fn start(mut command: Command) -> Self {
-        // No other test's child may get hold of the terminal, or it could never be hung up.
+        // CLOEXEC, because a terminal that another test's child inherits could never be hung up.
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         let master = posix_openpt(flags).expect("a new terminal");
         grantpt(&master).unwrap();
@@ -44,14 +43,14 @@ impl Terminal {
             .unwrap();
         let mut settings = tcgetattr(&slave).unwrap();
         settings.local_flags.remove(LocalFlags::ECHO);
-        // A Ctrl-C would throw away what was just written.
+        // Otherwise Ctrl-C would discard recent output.
         settings.local_flags.insert(LocalFlags::NOFLSH);
         settings.output_flags.remove(OutputFlags::OPOST);
         tcsetattr(&slave, SetArg::TCSANOW, &settings).unwrap();
         // SAFETY: system calls only, between fork and exec. Standard input is the terminal by then.
         unsafe {
             command.pre_exec(|| {
-                // Refused, and not needed, where the command was given a session already.
+                // Fails harmlessly if the command already leads a session.
                 libc::setsid();
                 match libc::ioctl(0, libc::TIOCSCTTY, 0) {
                     0 => Ok(()),
@@ -87,7 +86,7 @@ impl Terminal {
         self.master().write_all(text.as_bytes()).unwrap();
     }
 
-    /// Stops the output as Ctrl-S does, and waits until no process can write any more.
+    /// Stops the output like Ctrl-S, and waits until no process can write any more.
     pub fn stop_output(&mut self) {
         let path = ptsname_r(self.master()).unwrap();
         let slave = OpenOptions::new()
@@ -102,12 +101,12 @@ impl Terminal {
         });
     }
 
-    /// Lets the output go on, as Ctrl-Q does.
+    /// Lets the output go on, like Ctrl-Q.
     pub fn resume_output(&mut self) {
         self.type_in("\x11");
     }
 
-    /// Gives the window another size.
+    /// Changes the size of the window.
     pub fn resize(&mut self, rows: u16, columns: u16) {
         let size = libc::winsize {
             ws_row: rows,
@@ -121,17 +120,17 @@ impl Terminal {
         assert_eq!(result, 0);
     }
 
-    /// The process group in the foreground.
+    /// Returns the process group in the foreground.
     pub fn foreground(&mut self) -> i32 {
         nix::unistd::tcgetpgrp(self.master()).unwrap().as_raw()
     }
 
-    /// Takes the terminal away.
+    /// Hangs up the terminal.
     pub fn hang_up(&mut self) {
         self.master = None;
     }
 
-    /// The next line that begins with this text, whatever comes before it.
+    /// Returns the rest of the next line with this beginning, skipping others.
     #[track_caller]
     pub fn line(&mut self, beginning: &str) -> String {
         let end = Instant::now() + TIMEOUT;
@@ -151,7 +150,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until what is shown fulfils a condition.
+    /// Waits until the shown text fulfils a condition.
     #[track_caller]
     pub fn wait_until(&mut self, what: &str, condition: impl Fn(&str) -> bool) {
         let end = Instant::now() + TIMEOUT;
@@ -160,13 +159,13 @@ impl Terminal {
         }
     }
 
-    /// How often this line was shown; a shell may show a command line that contains it.
+    /// Returns how often this exact line was shown; a shell may show a command line that contains it.
     pub fn count(&self, line: &str) -> usize {
         let lines = self.shown.lines();
         lines.filter(|shown| shown.trim_end() == line).count()
     }
 
-    /// Reads some of what is shown; false at the end of it, or of the time.
+    /// Reads some output. Returns false at its end or after the time limit.
     fn read(&mut self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         let left = PollTimeout::try_from(left).unwrap();
@@ -183,7 +182,7 @@ impl Terminal {
         read > 0
     }
 
-    /// Waits for the end of the process and, unless the terminal was hung up, of all it shows.
+    /// Waits for the end of the process and, unless the terminal was hung up, of its output.
     #[track_caller]
     pub fn finish(&mut self) -> ExitStatus {
         let mut status = None;

@@ -1,4 +1,4 @@
-//! redlock and other commands as processes: what they say, and how they end.
+//! redlock and other commands as processes: their output, and their ends.
 
 #![allow(unsafe_code)]
 
@@ -18,8 +18,8 @@ use serde_json::Value;
 
 use super::{REDLOCK, Redis, TIMEOUT, await_signals_read, moment, set_signals, state, wait_until};
 
-/// A redlock without any server, and with nothing of the environment the tests run in. Words such as `REDLOCK_SYNC=all`
-/// before COMMAND are variables of its environment.
+/// Returns a redlock without any server, and with nothing of the tests' environment. Words such as `REDLOCK_SYNC=all` before
+/// COMMAND are variables of its environment.
 pub fn redlock(arguments: &[&str]) -> Command {
     let ends = |word: &&str| ["-c", "--"].contains(word);
     let end = arguments.iter().position(ends).unwrap_or(arguments.len());
@@ -40,7 +40,7 @@ pub fn redlock(arguments: &[&str]) -> Command {
     command
 }
 
-/// The search path with the binary's own directory in front, so that scripts may call `redlock`.
+/// Returns the search path with the binary's own directory first, so that scripts can call `redlock`.
 pub fn path() -> String {
     let own = PathBuf::from(REDLOCK);
     format!(
@@ -50,7 +50,7 @@ pub fn path() -> String {
     )
 }
 
-/// Gives a command a new session, so that it has no controlling terminal, and all signals at their default, whatever the
+/// Gives a command a new session, so that it has no controlling terminal. Resets all signals to their default, whatever the
 /// tests were started with.
 pub fn without_terminal(command: &mut Command) {
     // SAFETY: system calls only, which are allowed between fork and exec.
@@ -63,12 +63,12 @@ pub fn without_terminal(command: &mut Command) {
     }
 }
 
-/// The status as a shell sees it: 128+N where signal N killed the process.
+/// Returns the status as a shell reports it: 128+N if signal N killed the process.
 pub fn seen_by_a_shell(status: ExitStatus) -> Option<i32> {
     status.code().or(status.signal().map(|signal| 128 + signal))
 }
 
-/// How a command ended, with all it said.
+/// The end of a command, with its output.
 pub struct Outcome {
     pub status: ExitStatus,
     pub stdout: String,
@@ -76,19 +76,19 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The status as a shell sees it: 128+N also where signal N killed redlock itself.
+    /// Returns the status as a shell reports it: 128+N even if signal N killed redlock itself.
     pub fn code(&self) -> Option<i32> {
         seen_by_a_shell(self.status)
     }
 
-    /// It exited with this number; no signal killed it.
+    /// Asserts that the command exited with this number, not by a signal.
     #[track_caller]
     pub fn assert_exited(&self, code: i32) -> &Self {
         assert_eq!(self.status.code(), Some(code), "{self:?}");
         self
     }
 
-    /// It was killed by this signal, and left no core file behind.
+    /// Asserts that this signal killed the command, without a core file.
     #[track_caller]
     pub fn assert_killed_by(&self, signal: i32) -> &Self {
         assert_eq!(self.status.signal(), Some(signal), "{self:?}");
@@ -102,13 +102,13 @@ impl Outcome {
         self
     }
 
-    /// It exited with this code, as a shell sees it, and the standard error contains this text.
+    /// Asserts the status, as a shell reports it, and a part of standard error.
     #[track_caller]
     pub fn assert_said(&self, code: i32, text: &str) -> &Self {
         self.assert_code(code).assert_says(text)
     }
 
-    /// It exited with this code, as a shell sees it, and this is all of its standard output.
+    /// Asserts the status, as a shell reports it, and the whole standard output.
     #[track_caller]
     pub fn assert_printed(&self, code: i32, stdout: &str) -> &Self {
         self.assert_code(code);
@@ -116,14 +116,14 @@ impl Outcome {
         self
     }
 
-    /// The standard error contains this text.
+    /// Asserts that standard error contains this text.
     #[track_caller]
     pub fn assert_says(&self, text: &str) -> &Self {
         assert!(self.stderr.contains(text), "no {text:?} in {self:?}");
         self
     }
 
-    /// Not a byte on standard error.
+    /// Asserts that standard error is empty.
     #[track_caller]
     pub fn assert_silent(&self) -> &Self {
         assert_eq!(self.stderr, "", "{self:?}");
@@ -177,7 +177,7 @@ pub fn json(redis: &Redis, line: &str) -> Value {
     serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {end:?}"))
 }
 
-/// The text has all of these parts.
+/// Asserts that a text has all of these parts.
 #[track_caller]
 pub fn assert_has(text: &str, parts: &[&str]) {
     for part in parts {
@@ -185,7 +185,7 @@ pub fn assert_has(text: &str, parts: &[&str]) {
     }
 }
 
-/// Waits for the ends of all runs, which have this code.
+/// Waits for the ends of all runs, and asserts their status.
 #[track_caller]
 pub fn all_end(runs: impl IntoIterator<Item = Running>, code: i32) {
     for run in runs {
@@ -193,7 +193,7 @@ pub fn all_end(runs: impl IntoIterator<Item = Running>, code: i32) {
     }
 }
 
-/// Traces a process, all of whose other threads go on, from when this returns.
+/// Attaches strace to a process. Returns once that is traced; its other threads go on.
 pub fn attach_strace(pid: i32, options: &[&str]) -> Child {
     let mut strace = Command::new("strace")
         .args(options)
@@ -205,13 +205,13 @@ pub fn attach_strace(pid: i32, options: &[&str]) -> Child {
     let mut attached = String::new();
     let mut stderr = BufReader::new(strace.stderr.take().unwrap());
     stderr.read_line(&mut attached).unwrap();
-    // Without a reader, what it says of the next thread would end it.
+    // Without a reader, strace's next message would end it.
     std::thread::spawn(move || io::copy(&mut stderr, &mut io::sink()));
     assert!(attached.contains("attached"), "{attached}");
     strace
 }
 
-/// A process under way: its output is collected, and it is killed when the test ends.
+/// A running process: its output is collected, and it is killed at the end of the test.
 pub struct Running {
     pub process: Child,
     lines: Receiver<String>,
@@ -228,7 +228,7 @@ impl Running {
         let mut process = loop {
             match command.spawn() {
                 Ok(process) => break process,
-                // A script that was just written is still open in a process that another test is about to start.
+                // A script that was just written may still be open in a process that another test is about to start.
                 Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -260,13 +260,13 @@ impl Running {
         }
     }
 
-    /// Starts a command that says `ready`, and waits for that line.
+    /// Starts a command and waits for its `ready` line.
     #[track_caller]
     pub fn ready(command: &mut Command) -> Self {
         Self::start(command).at_ready()
     }
 
-    /// Waits until it says `ready`.
+    /// Waits for its `ready` line.
     #[track_caller]
     pub fn at_ready(mut self) -> Self {
         self.expect_line("ready");
@@ -277,7 +277,7 @@ impl Running {
         self.process.id().try_into().unwrap()
     }
 
-    /// The next line of its standard output, without the newline: where a test meets it.
+    /// Returns the next line of its standard output, without the newline.
     #[track_caller]
     pub fn line(&mut self) -> String {
         match self.lines.recv_timeout(TIMEOUT) {
@@ -296,7 +296,7 @@ impl Running {
         }
     }
 
-    /// The pid in the next line, which starts with this word.
+    /// Returns the pid in the next line, after this word.
     #[track_caller]
     pub fn pid_after(&mut self, word: &str) -> i32 {
         let line = self.line();
@@ -305,20 +305,20 @@ impl Running {
         pid.unwrap_or_else(|| panic!("no {word:?} with a pid: {line:?}"))
     }
 
-    /// The next line of its standard output with its newline; `None` where none comes any more.
+    /// Returns the next line of its standard output with its newline; `None` at the end.
     pub fn next_line(&mut self) -> Option<String> {
         let line = self.lines.recv_timeout(TIMEOUT).ok()?;
         self.seen += &line;
         Some(line)
     }
 
-    /// Waits for this line.
+    /// Asserts that the next line is this one.
     #[track_caller]
     pub fn expect_line(&mut self, text: &str) {
         assert_eq!(self.line(), text);
     }
 
-    /// Waits until it stands in the queue of the lock "a".
+    /// Waits until it is in the queue of the lock "a".
     #[track_caller]
     pub fn wait_until_queued(&mut self, redis: &Redis) {
         let pid = self.pid();
@@ -332,7 +332,7 @@ impl Running {
         });
     }
 
-    /// Waits until locks were renewed this often from now on, while this process works.
+    /// Waits for this many renewals of locks from now on, while this process works.
     #[track_caller]
     pub fn await_renewals(&mut self, redis: &Redis, count: u64) {
         let before = redis.calls("pexpire");
@@ -352,7 +352,7 @@ impl Running {
         await_signals_read(self.pid());
     }
 
-    /// Stops it as Ctrl-Z would, and waits until it is suspended.
+    /// Suspends it, and waits until it is suspended.
     pub fn suspend(&self) {
         self.signal(Signal::SIGSTOP);
         let pid = self.pid();
@@ -370,9 +370,9 @@ impl Running {
         self.process.wait().unwrap();
     }
 
-    /// Kills it with what it has started, if it leads a group.
+    /// Kills it together with its process group, if it leads one.
     fn kill_group(&mut self) {
-        // While it isn't reaped, no other group has its number.
+        // No other group can have its number until it is reaped.
         if matches!(self.process.try_wait(), Ok(None)) {
             let _ = nix::sys::signal::killpg(Pid::from_raw(self.pid()), Signal::SIGKILL);
         }
@@ -384,12 +384,12 @@ impl Running {
         kill(Pid::from_raw(self.pid()), signal).expect("the process lives");
     }
 
-    /// Whether it has ended.
+    /// Returns true if it has ended.
     pub fn has_ended(&mut self) -> bool {
         self.process.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end, which has this code, and of which it says this.
+    /// Waits for its end, and asserts the status and a part of standard error.
     #[track_caller]
     pub fn finish_saying(self, code: i32, text: &str) -> Outcome {
         let end = self.finish();
@@ -397,7 +397,7 @@ impl Running {
         end
     }
 
-    /// Waits for its end and all it said.
+    /// Waits for its end. Returns it with all output.
     #[track_caller]
     pub fn finish(mut self) -> Outcome {
         let end = Instant::now() + TIMEOUT;
@@ -415,8 +415,8 @@ impl Running {
                 }
             }
         };
-        // A descendant that outlives it may hold the streams open; a test that expects the end of
-        // file waits for it here.
+        // A surviving descendant may hold the streams open, so a test that expects the end of a stream waits for that
+        // descendant here.
         let stderr = self
             .stderr
             .recv_timeout(TIMEOUT)
@@ -439,30 +439,31 @@ impl Drop for Running {
     }
 }
 
-/// A run whose COMMAND says `ready` when it starts, and ends when it is asked to.
+/// A run whose COMMAND prints `ready` when it starts, and ends on request.
 pub struct Gated {
     pub run: Running,
     gate: Gate,
 }
 
 impl Gated {
-    /// Starts one; `arguments` are the options and names of the run.
+    /// Starts a run with these options and names.
     pub fn start(redis: &Redis, arguments: &[&str]) -> Self {
         let run = redis.redlock(&[&["run"], arguments].concat());
         Self::of(run, redis.dir.path(), "echo ready; ")
     }
 
-    /// Starts a command up to the names of its locks, with a gate in this directory and these words of a script before it.
+    /// Starts a command given up to the names of its locks, with a gate in this directory. `enter` comes first in COMMAND's
+    /// script.
     pub fn of(mut run: Command, dir: &Path, enter: &str) -> Self {
         let (gate, path) = Gate::another(dir);
-        // Its last line says when it ended, by its own clock.
+        // The last line is the time of the end, by COMMAND's own clock.
         let script = format!("{enter}read go <\"$0\"; date +%s%N");
         run.args(["--", "sh", "-c", &script]).arg(path);
         let run = Running::start(&mut run);
         Self { run, gate }
     }
 
-    /// Starts one that finds the lock "a" held, up to its place in the queue.
+    /// Starts a run that finds the lock "a" held. Returns when it is in the queue.
     #[track_caller]
     pub fn queued(redis: &Redis, arguments: &[&str]) -> Self {
         let mut gated = Self::start(redis, arguments);
@@ -477,7 +478,7 @@ impl Gated {
         self
     }
 
-    /// Tells COMMAND to end, whenever it is there.
+    /// Lets COMMAND end, now or when it comes to the gate.
     pub fn open(&mut self) {
         self.gate.open();
     }
@@ -488,7 +489,7 @@ impl Gated {
         self.run.finish()
     }
 
-    /// Tells COMMAND to end, and waits for the end of the run; when COMMAND ended.
+    /// Lets COMMAND end, and waits for the end of the run. Returns the time when COMMAND ended.
     #[track_caller]
     pub fn end(mut self) -> Duration {
         self.open();
@@ -498,8 +499,8 @@ impl Gated {
     }
 }
 
-/// A pipe with the name "gate" in the home directory, where scripts wait for a word of the test. It is
-/// open for both, so that neither side waits for the other to come.
+/// A pipe with the name "gate" in the home directory, at which scripts wait for a word of the test. Opened for both reading and
+/// writing, so that neither side waits for the other.
 pub struct Gate(fs::File);
 
 impl Gate {
@@ -507,7 +508,7 @@ impl Gate {
         Self::at(&redis.dir.path().join("gate"))
     }
 
-    /// Another one in this directory, and its path.
+    /// Creates another gate in this directory. Returns its path too.
     pub fn another(dir: &Path) -> (Self, PathBuf) {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -521,25 +522,24 @@ impl Gate {
         Self(both.read(true).write(true).open(path).unwrap())
     }
 
-    /// Lets a script go on, whenever it is there.
+    /// Lets a script go on, now or when it comes to the gate.
     pub fn open(&mut self) {
         self.say("go");
     }
 
-    /// Lets it go on, and has it read this word.
+    /// Lets a script go on, which reads this word.
     pub fn say(&mut self, word: &str) {
         self.0.write_all(format!("{word}\n").as_bytes()).unwrap();
     }
 }
 
-/// A COMMAND that says `ready`, and ends when the pipe "gate" in the home directory is opened.
+/// Script of a COMMAND that prints `ready`, and ends when the pipe "gate" in the home directory opens.
 pub const UNTIL_GATE: &str = r#"echo ready; read go <"$HOME/gate""#;
 
-/// A COMMAND that says `ready`, and then does nothing.
+/// Script of a COMMAND that prints `ready`, and then does nothing.
 pub const IDLE: &str = "echo ready; exec sleep 60";
 
-/// Starts a run, with all its arguments, that finds the lock "a" held, up to its place in the
-/// queue.
+/// Starts a run, with all its arguments, that finds the lock "a" held. Returns when it is in the queue.
 #[track_caller]
 pub fn queued(redis: &Redis, arguments: &[&str]) -> Running {
     let mut run = Running::start(&mut redis.redlock(arguments));
@@ -547,13 +547,13 @@ pub fn queued(redis: &Redis, arguments: &[&str]) -> Running {
     run
 }
 
-/// An executable script in a directory.
+/// Writes an executable script into a directory.
 pub fn script(dir: &Path, name: &str, text: &str) -> PathBuf {
     let path = dir.join(name);
     let draft = dir.join(format!("{name}.draft"));
     fs::write(&draft, text).unwrap();
-    // Written by another process: what other tests fork meanwhile would have our file open for writing, and none that
-    // is open for writing can be executed.
+    // Installed by another process: children of other tests briefly inherit files that this process has open for writing, which
+    // then can't be executed.
     let mut install = Command::new("install");
     outcome(install.args(["-m", "755"]).args([&draft, &path])).assert_code(0);
     fs::remove_file(draft).unwrap();

@@ -1,4 +1,4 @@
-//! The scripts as they are shipped, and what all calls of them have.
+//! The shipped scripts, and the common arguments of their calls.
 
 macro_rules! scripts {
     ($($name:literal),*) => {
@@ -6,19 +6,19 @@ macro_rules! scripts {
     };
 }
 
-/// The scripts by their names, as they are sent.
+/// Scripts by their names, as redlock sends them.
 pub const SCRIPTS: [(&str, &str); 17] = scripts![
     "take", "acquire", "renew", "prolong", "keep", "check", "free", "release", "force", "stop",
     "freeze", "thaw", "skip", "history", "inspect", "guard", "leave"
 ];
 
-/// The script of this name.
+/// Returns the script of this name.
 pub fn source(name: &str) -> &'static str {
     let entry = SCRIPTS.iter().find(|(script, _)| *script == name);
     entry.unwrap_or_else(|| panic!("no script {name}")).1
 }
 
-/// The keys of the lock "a", as the scripts take them.
+/// Keys of the lock "a", in the order of the scripts.
 pub const KEYS: [&str; 11] = [
     "redlock:a",
     "{redlock:a}:state",
@@ -33,13 +33,13 @@ pub const KEYS: [&str; 11] = [
     "{redlock:a}:guards",
 ];
 
-/// A run that watches over its lock.
+/// A run with a watchdog over its lock.
 pub const WHO: &str = r#"{"host":"h","user":"u","pid":1,"command":["c"],"instance":"i"}"#;
 
-/// No limit: shared.
+/// Limit of a shared lock: none.
 pub const SHARED: &str = "1000000000";
 
-/// What others call a token.
+/// Returns the public id of a token.
 pub fn id(token: &str) -> String {
     let mut digits = sha1_smol::Sha1::from(token).digest().to_string();
     digits.truncate(12);

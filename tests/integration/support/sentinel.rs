@@ -1,4 +1,4 @@
-//! A primary with replicas, watched over by three sentinels.
+//! A primary with replicas and three sentinels.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -16,48 +16,46 @@ use super::{
     server_under, wait_until, words,
 };
 
-/// The name under which the sentinels know the primary.
+/// Name of the primary in the sentinels' configuration.
 pub const MASTER: &str = "main";
 
-/// How long a server has to be silent until a sentinel takes it for dead. The first sentinel does so some
-/// time before the second and calls for an election at once: candidates at the same moment share the votes,
-/// and none of them wins.
+/// Time of silence after which each sentinel considers a server dead. The first sentinel does so some time before the second,
+/// and calls for an election at once. Simultaneous candidates would share the votes, and none would win.
 const DOWN_AFTER_MS: [u32; 3] = [900, 1900, 2900];
 
-/// The sentinels look at all servers and at each other more often than they usually do, so that a failover
-/// takes a second or two. Those that can't be told so (Redis 6) need somewhat longer.
-// The machine may be busy: that is not a reason to do nothing for half a minute.
+/// Timers of the sentinels, which check all servers and each other more often than usual, so that a failover takes a second or
+/// two. Sentinels without such options (Redis 6) need somewhat longer.
+// The TILT timers are long, because a busy machine is no reason to do nothing for half a minute.
 const TIMERS: &str = "INFO-PERIOD 300 PING-PERIOD 400 ASK-PERIOD 100 PUBLISH-PERIOD 200 MIN-LINK-RECONNECT-PERIOD 500 \
     SLAVE-RECONF-TIMEOUT 1500 ELECTION-TIMEOUT 1500 TILT-TRIGGER 15000 TILT-PERIOD 500";
 
-/// Where the servers run, and with what.
+/// Places and options of the servers.
 #[derive(Default)]
 pub struct Plan<'a> {
     /// Options of all servers.
     pub options: &'a [&'a str],
-    /// What starts one of the servers, in place of nothing: a clock, say.
+    /// Words that start a server, by its number: a clock, for example.
     pub before: HashMap<usize, Vec<String>>,
-    /// Each server and each sentinel has a host of its own.
+    /// Network in which each server and each sentinel has a host of its own.
     pub network: Option<&'a Network>,
     /// More lines for the sentinels' configuration.
     pub sentinel_lines: &'a str,
-    /// What redis-cli needs to be let in by a sentinel.
+    /// Options by which redis-cli logs in to a sentinel.
     pub sentinel_login: &'a [&'a str],
-    /// What finds the ports, in place of any that are free.
+    /// Function that finds the ports, instead of any free ones.
     pub ports: Option<fn() -> u16>,
 }
 
-/// A primary and two replicas, and three sentinels, all gone when dropped. The servers are numbered; number 0
-/// is the primary at first.
+/// A primary, two replicas and three sentinels, all gone when dropped. The servers are numbered; number 0 is the first primary.
 pub struct Replicated {
     pub servers: Vec<Redis>,
     pub sentinels: Vec<Sentinel>,
-    /// The home of those that use it.
+    /// Home directory of its users.
     pub home: Scratch,
 }
 
 impl Replicated {
-    /// One that is complete: the sentinels know all, and the replicas are in sync.
+    /// Starts everything: the sentinels know all servers, and the replicas are in sync.
     pub fn start() -> Self {
         Self::with(&Plan::default())
     }
@@ -76,7 +74,7 @@ impl Replicated {
             };
             before.extend(plan.before.get(&number).cloned().unwrap_or_default());
             let bind = address(number);
-            // Users of their own, so that a server can refuse one of the others.
+            // A user for each of them, so that a server can refuse one of the others.
             let mut options = vec!["--repl-diskless-sync-delay", "0", "--repl-timeout", "5"];
             options.extend(["--protected-mode", "no", "--bind", &bind]);
             let users = ["sentinel", "server-0", "server-1", "server-2"];
@@ -98,7 +96,7 @@ impl Replicated {
             ));
             permit_channels(&servers[number]);
         }
-        // A replica that the primary knows not yet would be found by the sentinels only later.
+        // Otherwise the sentinels would find a replica late, because the primary doesn't know it yet.
         let in_sync = |server: &Redis| server.info("replication", "master_link_status");
         for replica in &servers[1..] {
             wait_until("the replica is in sync", || in_sync(replica) == "up");
@@ -115,13 +113,13 @@ impl Replicated {
         all
     }
 
-    /// The URL of the sentinels.
+    /// Returns the URL of the sentinels.
     pub fn url(&self) -> String {
         let each = self.sentinels.iter();
         self.url_at(each.map(|sentinel| sentinel.port))
     }
 
-    /// The URL of the sentinels, which are reached at these ports.
+    /// Returns the URL of the sentinels at these ports.
     pub fn url_at(&self, ports: impl Iterator<Item = u16>) -> String {
         let each = self.sentinels.iter().zip(ports);
         let each = each.map(|(sentinel, port)| format!("{}:{port}", sentinel.host));
@@ -129,7 +127,7 @@ impl Replicated {
         format!("redis-sentinel://{}/{MASTER}", hosts.join(","))
     }
 
-    /// A redlock that knows the sentinels, and nothing of the environment the tests run in.
+    /// Returns a redlock that knows the sentinels, with nothing of the tests' environment.
     pub fn redlock(&self, arguments: &[&str]) -> Command {
         let mut command = redlock(arguments);
         command
@@ -138,8 +136,8 @@ impl Replicated {
         command
     }
 
-    /// The number of the server that the sentinels call the primary; `None` while they don't agree, and
-    /// while that server isn't one yet.
+    /// Returns the number of the server that the sentinels call the primary; `None` while they don't agree, or while that
+    /// server isn't a primary yet.
     pub fn agreed(&self) -> Option<usize> {
         let mut all = self.sentinels.iter().filter(|one| one.is_running());
         let port = all.next()?.primary_port()?;
@@ -149,22 +147,22 @@ impl Replicated {
         (agree && is_primary()).then_some(number)
     }
 
-    /// The number of the primary, as soon as all agree about it.
+    /// Waits until all agree about the primary. Returns its number.
     pub fn primary(&self) -> usize {
         await_some("the sentinels agree about the primary", || self.agreed())
     }
 
-    /// The number of the primary, as soon as that is another one than this.
+    /// Waits until all agree about another primary. Returns its number.
     pub fn primary_after(&self, old: usize) -> usize {
         await_some("the sentinels agree about another primary", || {
             self.agreed().filter(|&number| number != old)
         })
     }
 
-    /// Waits until the replicas have all that their primary has.
+    /// Waits until the replicas have all of their primary's data.
     #[track_caller]
     pub fn settle(&self, primary: usize) {
-        // `WAIT` over a connection that has written nothing waits for nothing.
+        // `WAIT` on a connection that has written nothing waits for nothing.
         let offset = |server: &Redis| server.info("replication", "master_repl_offset");
         let at: u64 = offset(&self.servers[primary]).parse().unwrap();
         let has_it = |server: &Redis| offset(server).parse().is_ok_and(|has: u64| has >= at);
@@ -173,15 +171,14 @@ impl Replicated {
         });
     }
 
-    /// Has the sentinels make another server the primary; the old one lives on as its replica. The number
-    /// of the new one.
+    /// Lets the sentinels promote another server; the old primary becomes its replica. Returns the number of the new one.
     #[track_caller]
     pub fn failover(&self) -> usize {
         let old = self.primary();
         let old_port = Some(self.servers[old].port);
         let mut requested_at: Option<Instant> = None;
         wait_until("the sentinels have made another server the primary", || {
-            // On a busy machine it may come to nothing. If the others are only slow, another one would be too many.
+            // A failover may fail on a busy machine. If the other sentinels are only slow, a second one would be too many.
             if requested_at.is_none_or(|at| at.elapsed() > Duration::from_secs(4))
                 && self.sentinels[0].primary_port() == old_port
             {
@@ -193,8 +190,7 @@ impl Replicated {
         self.primary()
     }
 
-    /// Waits until all is well: the sentinels agree and see each other, all servers run, and the replicas
-    /// are in sync.
+    /// Waits until everything is well: the sentinels agree and see each other, all servers run, and the replicas are in sync.
     #[track_caller]
     pub fn wait_until_whole(&self) {
         let end = Instant::now() + TIMEOUT;
@@ -204,7 +200,7 @@ impl Replicated {
         }
     }
 
-    /// What isn't well yet.
+    /// Returns a fault that remains, if there is one.
     pub fn lacking(&self) -> Option<String> {
         let Some(primary) = self.agreed() else {
             return Some("the sentinels don't agree".into());
@@ -229,25 +225,25 @@ impl Replicated {
         Some(format!("a sentinel sees {replicas:?} {sentinels:?}"))
     }
 
-    /// Starts a server again that was killed, empty.
+    /// Starts a killed server again, empty.
     pub fn start_again(&mut self, number: usize) {
         self.servers[number].start_again();
         permit_channels(&self.servers[number]);
     }
 
-    /// Has a server refuse the sentinels and the other servers, while it goes on for all others: as if
-    /// it were cut off together with its clients.
+    /// Lets a server refuse the sentinels and the other servers, but nobody else, as if it were cut off together with its
+    /// clients.
     pub fn shut_in(&self, number: usize) {
         let server = &self.servers[number];
         for user in self.others(number) {
             self.refuse(number, &user);
         }
-        // Whoever isn't let in with its own name is the default user.
+        // A server whose own user is refused becomes the default user.
         let rules = ["-@dangerous", "-ping", "+role", "+acl"];
         server.cli(&[&["ACL", "SETUSER", "default"][..], &rules].concat());
     }
 
-    /// Ends that.
+    /// Undoes `shut_in`.
     pub fn let_in(&self, number: usize) {
         let server = &self.servers[number];
         server.cli(&["ACL", "SETUSER", "default", "+@all"]);
@@ -256,14 +252,14 @@ impl Replicated {
         }
     }
 
-    /// The users that the sentinels and the other servers are.
+    /// Returns the users of the sentinels and the other servers.
     fn others(&self, number: usize) -> Vec<String> {
         let others = (0..self.servers.len()).filter(|&other| other != number);
         let others = others.map(|other| format!("server-{other}"));
         others.chain(["sentinel".to_owned()]).collect()
     }
 
-    /// Has the sentinels take no server for dead while a test looks on, or as soon as usual.
+    /// Keeps the sentinels from considering any server dead during a test, or restores their usual timers.
     pub fn set_patient(&self, is_patient: bool) {
         for (sentinel, usual) in self.sentinels.iter().zip(DOWN_AFTER_MS) {
             let after = if is_patient { 600_000 } else { usual };
@@ -273,7 +269,7 @@ impl Replicated {
         }
     }
 
-    /// Has the sentinels choose this replica when the primary is gone; those with a priority of 0 never.
+    /// Lets the sentinels prefer this replica for a promotion; they never promote those with a priority of 0.
     #[track_caller]
     pub fn prefer(&self, replica: usize) {
         let server = &self.servers[replica];
@@ -292,8 +288,7 @@ impl Replicated {
         wait_until("the sentinels know", || self.sentinels.iter().all(knows));
     }
 
-    /// Breaks the connection from a replica to its primary: nothing of what is written from now on gets
-    /// there. To sentinels both look well.
+    /// Breaks the connection from a replica to its primary: no later write reaches the replica. To sentinels both look well.
     #[track_caller]
     pub fn cut_replication(&self, primary: usize, replica: usize) {
         self.refuse(primary, &format!("server-{replica}"));
@@ -301,7 +296,7 @@ impl Replicated {
         wait_until("the replica isn't connected", || link() == "down");
     }
 
-    /// Has a server refuse a user, and ends the user's connections.
+    /// Lets a server refuse a user, and ends the user's connections.
     pub fn refuse(&self, number: usize, user: &str) {
         let server = &self.servers[number];
         server.cli(&["ACL", "SETUSER", user, "off"]);
@@ -309,12 +304,12 @@ impl Replicated {
     }
 }
 
-/// Sentinels tell of each other by way of the servers. Redis 6.0 knows no permissions for that.
+/// Permits the channels by which sentinels find each other. Redis 6.0 has no such permissions.
 pub fn permit_channels(server: &Redis) {
     server.cli(&["ACL", "SETUSER", "sentinel", "&*"]);
 }
 
-/// One sentinel, gone when dropped.
+/// A sentinel, gone when dropped.
 pub struct Sentinel {
     pub host: String,
     pub port: u16,
@@ -326,7 +321,7 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// Three that know each other from the start: to find each other they would need seconds.
+    /// Starts three sentinels that know each other from the start, because finding each other takes seconds.
     fn three(plan: &Plan, places: &[(String, u16)]) -> Vec<Self> {
         let ports = std::iter::repeat_with(plan.ports.unwrap_or(free_port));
         let hosts = places.iter().map(|(host, _)| host.clone());
@@ -354,7 +349,7 @@ impl Sentinel {
         all
     }
 
-    /// Returns the configuration of one of some sentinels, which knows the others and these servers, the primary first.
+    /// Returns the configuration of one sentinel that knows the others and these servers, the primary first.
     pub fn configuration(
         number: usize,
         sentinels: &[(String, u16)],
@@ -384,7 +379,7 @@ impl Sentinel {
         text
     }
 
-    /// One with this configuration, started by the words of `before`; `login` is for its redis-cli.
+    /// Starts a sentinel with this configuration and the words `before`; `login` is for its redis-cli.
     pub fn start(
         host: String,
         port: u16,
@@ -392,8 +387,7 @@ impl Sentinel {
         before: Vec<String>,
         login: Vec<String>,
     ) -> Self {
-        // A sentinel writes to the disk and waits for that before it votes: in memory, an election doesn't
-        // depend on how busy the disk is.
+        // In memory, because a sentinel writes to the disk before it votes, and a busy disk would delay elections.
         let memory = ["/dev/shm", "/tmp"]
             .into_iter()
             .find(|path| fs::exists(path).unwrap_or(false));
@@ -414,7 +408,7 @@ impl Sentinel {
         }
     }
 
-    /// Starts the process on a configuration in this directory.
+    /// Starts the process with the configuration in this directory.
     fn launch(dir: &Path, before: &[String]) -> Child {
         let mut log = fs::OpenOptions::new();
         let log = log.create(true).append(true).open(dir.join("sentinel.log"));
@@ -430,21 +424,21 @@ impl Sentinel {
             .unwrap()
     }
 
-    /// Starts it again after `kill`, with what it knew. Once it answers it wants to be told to [`Self::hurry`].
+    /// Starts it again after `kill`, with its old knowledge. Call [`Self::hurry`] once it answers.
     pub fn launch_again(&self) {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         *process = Self::launch(self.dir.path(), &self.before);
         self.stopped.store(false, Ordering::Relaxed);
     }
 
-    /// Has it look at servers more often; whether it has answered.
+    /// Makes it check servers more often. Returns true if it has answered.
     pub fn hurry(&self) -> bool {
         let answers = self.cli(&["PING"]) == "PONG";
         self.cli(&words(&format!("SENTINEL DEBUG {TIMERS}"), &[]));
         answers
     }
 
-    /// What redis-cli prints for a command, without the newline at its end.
+    /// Returns the output of redis-cli for a command, without the newline at its end.
     pub fn cli(&self, command: &[&str]) -> String {
         let mut words = self.before.clone();
         let port = self.port.to_string();
@@ -459,7 +453,7 @@ impl Sentinel {
         printed.trim_end().to_owned()
     }
 
-    /// The port of the server that it calls the primary.
+    /// Returns the port of the server that it calls the primary.
     pub fn primary_port(&self) -> Option<u16> {
         let address = self.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER])?;
         let (_, port): (String, String) = redis::from_redis_value(address).ok()?;
@@ -470,13 +464,13 @@ impl Sentinel {
         ask(&self.dir.path().join("redis.sock"), command)
     }
 
-    /// It sees that the primary, so many replicas and both other sentinels are well.
+    /// Returns true if it considers the primary, this many replicas and both other sentinels well.
     pub fn sees(&self, replicas: usize) -> bool {
         self.fields("REPLICAS", "flags") == vec!["slave"; replicas]
             && self.fields("SENTINELS", "flags") == ["sentinel"; 2]
     }
 
-    /// A field of each that it knows of this kind.
+    /// Returns a field of each server of this kind that it knows.
     pub fn fields(&self, of: &str, name: &str) -> Vec<String> {
         let each = self.ask(&["SENTINEL", of, MASTER]);
         let each = each.and_then(|each| redis::from_redis_value(each).ok());
@@ -490,7 +484,7 @@ impl Sentinel {
         !self.stopped.load(Ordering::Relaxed) && matches!(process.try_wait(), Ok(None))
     }
 
-    /// Stops its process: it accepts connections and never answers.
+    /// Suspends its process: it accepts connections and never answers.
     pub fn stall(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         super::send(self.pid(), libc::SIGSTOP);
@@ -513,7 +507,7 @@ impl Sentinel {
         process.id().try_into().unwrap()
     }
 
-    /// What it has done, for a failing test.
+    /// Returns its log, for a failing test.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("sentinel.log")).unwrap_or_default()
     }
@@ -536,27 +530,26 @@ impl Drop for Sentinel {
     }
 }
 
-/// A way to a sentinel on which addresses are exchanged for others: those of servers for those of the
-/// proxies in front of them. Gone when dropped.
+/// A proxy in front of a sentinel that replaces the ports of servers by those of their proxies. Gone when dropped.
 pub struct Exchange {
     pub port: u16,
     proxy: Proxy,
 }
 
 impl Exchange {
-    /// In what the sentinel says of the primary, the first port of each pair becomes the second.
+    /// Starts one that replaces the first port of each pair by the second, in everything about the primary.
     pub fn new(sentinel: &Sentinel, ports: Vec<(u16, u16)>) -> Self {
         let text = |port: u16| format!("\n{port}\r");
         let ports = ports.into_iter();
         let texts = ports.map(|(server, proxy)| (text(server), text(proxy)));
         let texts: Vec<(String, String)> = texts.collect();
         let exchange = move |answer: &mut Vec<u8>| {
-            // A list of lists are the replicas.
+            // A list of lists contains the replicas.
             let is_of_replicas = answer.windows(3).find(|part| part.starts_with(b"\r\n"));
             if is_of_replicas.is_some_and(|part| part[2] == b'*') {
                 return;
             }
-            // Both are as long, as ports of five digits are.
+            // Both ports have five digits, so the length stays.
             for (old, new) in &texts {
                 let places = 0..(answer.len() + 1).saturating_sub(old.len());
                 for at in places {
@@ -573,7 +566,7 @@ impl Exchange {
         }
     }
 
-    /// From now on nothing passes.
+    /// Stops passing anything.
     pub fn cut(&self) {
         self.proxy.set_hook(|_| Action::LoseReply);
     }

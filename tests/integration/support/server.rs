@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 
 use super::{QUIET, SERVER, Scratch, redlock, wait_until};
 
-/// The rules for channels came with Redis 6.2; before, each user has all of them.
+/// Removes rules for channels from a command before Redis 6.2, when each user had all of them.
 fn known_rules<'a>(command: &[&'a str]) -> Vec<&'a str> {
     let is_acl = command.starts_with(&["ACL", "SETUSER"]) && SERVER.is_before(6, 2);
     let words = command.iter().copied();
@@ -40,27 +40,27 @@ impl Redis {
         Self::with(&[])
     }
 
-    /// A Redis on which nothing may be left of any lock at the end of the test.
+    /// Starts a Redis on which no lock may leave a key at the end of the test.
     pub fn left_empty() -> Self {
         let mut redis = Self::start();
         redis.is_left_empty = true;
         redis
     }
 
-    /// A Redis with more options, as on its command line: `["--requirepass", "secret"]`.
+    /// Starts a Redis with more options, as on its command line: `["--requirepass", "secret"]`.
     pub fn with(options: &[&str]) -> Self {
         Self::under(&[], options)
     }
 
-    /// The same, started by a command that becomes the server: `["env", "LD_PRELOAD=x.so"]`.
+    /// Like `with`, started by a command that becomes the server: `["env", "LD_PRELOAD=x.so"]`.
     pub fn under(before: &[&str], options: &[&str]) -> Self {
         let is_old_node = options.contains(&"--cluster-enabled") && SERVER.is_before(7, 0);
-        // So that there is a port for the bus.
+        // Leaves room for the port of the bus.
         let below = if is_old_node { 10_000 } else { 0 };
         Self::at(|| free_port() - below, before, options)
     }
 
-    /// The same, at a port that this finds.
+    /// Like `under`, at a port that this function finds.
     pub fn at(port: impl Fn() -> u16, before: &[&str], options: &[&str]) -> Self {
         let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
         let (before, options): (Vec<String>, Vec<String>) = (owned(before), owned(options));
@@ -92,14 +92,14 @@ impl Redis {
         self.dir.path().join("redis.sock")
     }
 
-    /// The address that it listens at.
+    /// Returns the address at which it listens.
     pub fn host(&self) -> &str {
         let mut options = self.options.windows(2);
         let bind = options.find(|pair| pair[0] == "--bind");
         bind.map_or("127.0.0.1", |pair| &pair[1])
     }
 
-    /// The URL of the Unix socket.
+    /// Returns the URL of the Unix socket.
     pub fn url(&self) -> String {
         format!("unix://{}", self.socket().display())
     }
@@ -108,10 +108,10 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// What redis-cli prints for a command, without the newline at its end; nothing where there is no answer. A process
-    /// each time would be a quarter of the work of all tests.
+    /// Returns what redis-cli would print for a command, without the final newline; empty without a reply. A process for each
+    /// command would be a quarter of the work of all tests.
     pub fn cli(&self, command: &[&str]) -> String {
-        // What asks in a loop leaves the processor to what it waits for.
+        // A test that polls in a loop leaves the processor to the process that it waits for.
         std::thread::sleep(Duration::from_millis(1));
         let answer = self.exchange(&[&known_rules(command)]);
         answer.map_or_else(
@@ -120,7 +120,7 @@ impl Redis {
         )
     }
 
-    /// Sends commands over one connection. Returns the answer to the last one.
+    /// Sends commands over one connection. Returns the reply to the last one.
     fn exchange(&self, commands: &[&[&str]]) -> redis::RedisResult<redis::Value> {
         let mut stream = UnixStream::connect(self.socket())?;
         let bytes: Vec<u8> = commands.iter().copied().flat_map(packed).collect();
@@ -130,15 +130,15 @@ impl Redis {
         answers.try_fold(redis::Value::Nil, |_, answer| answer)
     }
 
-    /// Whether so many replicas have what it passes on now. It counts a replica, and passes anything on to it, only after it
-    /// has noticed that the replica has all the data, a while after the replica itself.
+    /// Returns true if this many replicas receive new writes. The server includes a replica, and sends it anything, only some
+    /// time after the replica itself has all the data.
     pub fn is_followed_by(&self, replicas: u32) -> bool {
         let publish = &["PUBLISH", "anything", ""][..];
         let confirmed = self.exchange(&[publish, &["WAIT", &replicas.to_string(), "100"]]);
         matches!(confirmed, Ok(redis::Value::Int(number)) if number >= replicas.into())
     }
 
-    /// Has a node of a cluster serve these hash slots.
+    /// Lets a node of a cluster own these hash slots.
     pub fn add_slots(&self, slots: std::ops::Range<u32>) {
         let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
         let mut command = vec!["CLUSTER", "ADDSLOTS"];
@@ -146,8 +146,8 @@ impl Redis {
         assert_eq!(self.cli(&command), "OK");
     }
 
-    /// All keys, sorted, but those of what is remembered when a lock is long over: the history, the runs
-    /// that ended without the lock, and the names that have one.
+    /// Returns all keys, sorted, except those that outlive a lock: the history, the runs that ended without the lock, and the
+    /// index of names.
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self
             .cli(&["KEYS", "*"])
@@ -163,19 +163,19 @@ impl Redis {
         keys
     }
 
-    /// The pids of the waiters for a lock, in the order of their turns.
+    /// Returns the pids of the waiters for a lock, in the order of their turns.
     pub fn queue(&self, name: &str) -> Vec<i32> {
         let key = format!("{{redlock:{name}}}:queue");
         let tokens = self.cli(&["ZRANGE", &key, "0", "-1"]);
         tokens.lines().filter_map(pid_of).collect()
     }
 
-    /// The pid of the redlock whose token stands in the lock: of its exclusive holder.
+    /// Returns the pid of a lock's exclusive holder, from its token.
     pub fn holder(&self, name: &str) -> Option<i32> {
         pid_of(&self.cli(&["GET", &format!("redlock:{name}")]))
     }
 
-    /// How often a command was called, by `INFO commandstats`.
+    /// Returns the number of calls of a command, from `INFO commandstats`.
     pub fn calls(&self, command: &str) -> u64 {
         let stats = self.info("commandstats", &format!("cmdstat_{command}"));
         let calls = stats.strip_prefix("calls=");
@@ -183,7 +183,7 @@ impl Redis {
         calls.unwrap_or(0)
     }
 
-    /// Waits until a command was called so often from now on.
+    /// Waits for this many calls of a command from now on.
     #[track_caller]
     pub fn await_calls(&self, command: &str, count: u64) {
         let expected = self.calls(command) + count;
@@ -192,7 +192,7 @@ impl Redis {
         });
     }
 
-    /// Waits for `count` renewals of a lock, the first of which may have begun before: what is left of its lease grows.
+    /// Waits for `count` renewals of a lock, which increase the rest of its lease. The first one may have begun before.
     #[track_caller]
     pub fn await_renewals(&self, name: &str, count: u32) {
         let key = format!("redlock:{name}");
@@ -205,7 +205,7 @@ impl Redis {
         }
     }
 
-    /// Number of calls of scripts.
+    /// Returns the number of calls of scripts.
     pub fn scripts(&self) -> u64 {
         self.calls("evalsha") + self.calls("eval")
     }
@@ -223,24 +223,23 @@ impl Redis {
         });
     }
 
-    /// How many connections are notified of changes of keys.
+    /// Returns the number of connections that are notified of changes of keys.
     pub fn trackers(&self) -> u64 {
         let trackers = self.info("clients", "tracking_clients");
         trackers.parse().unwrap_or(0)
     }
 
-    /// What it answers, without another process: for what is asked again and again. `None` while it
-    /// doesn't, or where that is an error.
+    /// Returns the reply to a command; `None` without one, or if the reply is an error.
     pub fn ask(&self, command: &[&str]) -> Option<redis::Value> {
         ask(&self.socket(), command)
     }
 
-    /// A field of a section of `INFO`; empty while the server doesn't answer, or has no such field.
+    /// Returns a field of a section of `INFO`; empty without a reply, or without such a field.
     pub fn info(&self, section: &str, field: &str) -> String {
         field_of(self.ask(&["INFO", section]), field)
     }
 
-    /// Stops its process, as a stalled server; `resume` lets it go on.
+    /// Suspends its process, like a stalled server; `resume` lets it go on.
     pub fn stall(&self) {
         self.signal(Signal::SIGSTOP);
     }
@@ -253,7 +252,7 @@ impl Redis {
         kill(Pid::from_raw(self.pid()), signal).expect("redis-server lives");
     }
 
-    /// The number of its process.
+    /// Returns its pid.
     pub fn pid(&self) -> i32 {
         self.process.id().try_into().unwrap()
     }
@@ -270,13 +269,13 @@ impl Redis {
         assert!(self.comes_up(), "redis-server doesn't start again");
     }
 
-    /// Does so without waiting until it accepts connections.
+    /// Like `start_again`, without waiting until it accepts connections.
     pub fn launch_again(&mut self) {
         self.process = launch(&self.before, &self.dir, self.port, &self.options);
     }
 
-    /// When it starts again, it will be the replica of another server, or of none, as a server that writes its role
-    /// to its configuration.
+    /// Sets its role after the next start: the replica of another server, or a primary. A server that writes its role to its
+    /// configuration does the same.
     pub fn remember_role(&mut self, primary: Option<(&str, u16)>) {
         let options = &mut self.options;
         if let Some(at) = options.iter().position(|option| option == "--replicaof") {
@@ -288,12 +287,12 @@ impl Redis {
         }
     }
 
-    /// Whether its process has ended.
+    /// Returns true if its process has ended.
     pub fn has_ended(&mut self) -> bool {
         self.process.try_wait().unwrap().is_some()
     }
 
-    /// Waits until it accepts connections; false when it ends instead.
+    /// Waits until it accepts connections. Returns false if it ends instead.
     fn comes_up(&mut self) -> bool {
         let socket = self.socket();
         let mut ended = false;
@@ -304,8 +303,8 @@ impl Redis {
         !ended
     }
 
-    /// A redlock that knows this server, and nothing of the environment the tests run in: no
-    /// terminal, no configuration files, no REDLOCK variables.
+    /// Returns a redlock that knows this server, with nothing of the tests' environment: no terminal, no configuration files,
+    /// no REDLOCK variables.
     pub fn redlock(&self, arguments: &[&str]) -> Command {
         let mut command = redlock(arguments);
         command
@@ -314,7 +313,7 @@ impl Redis {
         command
     }
 
-    /// A run of a script, with its options and names in one line: `redis.run("--ttl 1s a", "true")`.
+    /// Returns a run of a script, with its options and names in one line: `redis.run("--ttl 1s a", "true")`.
     pub fn run(&self, words: &str, script: &str) -> Command {
         let words = words.split_whitespace();
         let arguments: Vec<&str> = ["run"]
@@ -325,7 +324,7 @@ impl Redis {
         self.redlock(&arguments)
     }
 
-    /// What a failing test wants to know of a lock's key.
+    /// Describes a lock's key for the message of a failing test.
     pub fn describe_key(&self, name: &str) -> String {
         let key = format!("redlock:{name}");
         format!(
@@ -338,7 +337,7 @@ impl Redis {
     }
 }
 
-/// The pid in a token: `<random>:<host>:<pid>`.
+/// Returns the pid in a token: `<random>:<host>:<pid>`.
 pub fn pid_of(token: &str) -> Option<i32> {
     token.rsplit_once(':')?.1.parse().ok()
 }
@@ -351,14 +350,14 @@ pub fn is_notice(key: &str) -> bool {
         .any(|kind| key.contains(&format!("}}:{kind}:")))
 }
 
-/// Nothing is left of any lock but its state (and what [`Redis::keys`] leaves out).
+/// Asserts that locks have left no keys except their state (and those that [`Redis::keys`] leaves out).
 #[track_caller]
 pub fn assert_nothing_left(redis: &Redis) {
     let left = leftovers(redis);
     assert!(left.is_empty(), "keys are left: {left:?}");
 }
 
-/// Returns the keys that are left of locks, those of hashes with their contents.
+/// Returns the keys that locks have left, with the contents of hashes.
 fn leftovers(redis: &Redis) -> Vec<String> {
     let mut left = redis.keys();
     left.retain(|key| !key.ends_with("}:state") && !is_notice(key));
@@ -379,7 +378,7 @@ impl Drop for Redis {
     }
 }
 
-/// The server's program, started by the words of `before`.
+/// Returns the server's program, started by the words of `before`.
 pub fn server_under(before: &[String]) -> Command {
     let Some((first, more)) = before.split_first() else {
         return SERVER.command();
@@ -410,12 +409,12 @@ fn launch(before: &[String], dir: &Scratch, port: u16, options: &[String]) -> Ch
         .expect("redis-server is installed")
 }
 
-/// What a server at a socket answers; `None` while it doesn't, or where that is an error.
+/// Returns the reply of the server at a socket; `None` without one, or if the reply is an error.
 pub fn ask(socket: &Path, command: &[&str]) -> Option<redis::Value> {
     ask_within(Duration::from_millis(500), socket, command)
 }
 
-/// The same; `None` also when no answer comes within this time.
+/// Like `ask`, with a time limit for the reply.
 pub fn ask_within(limit: Duration, socket: &Path, command: &[&str]) -> Option<redis::Value> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(limit)).ok()?;
@@ -424,7 +423,7 @@ pub fn ask_within(limit: Duration, socket: &Path, command: &[&str]) -> Option<re
     (!matches!(answer, redis::Value::ServerError(_))).then_some(answer)
 }
 
-/// A field of an answer with a line for each; empty if there is no such answer or field.
+/// Returns a field of a reply with one line for each field; empty without such a reply or field.
 pub fn field_of(answer: Option<redis::Value>, field: &str) -> String {
     let Some(redis::Value::BulkString(text)) = answer else {
         return String::new();
@@ -435,14 +434,14 @@ pub fn field_of(answer: Option<redis::Value>, field: &str) -> String {
     entry.map_or_else(String::new, |(_, value)| value.to_owned())
 }
 
-/// A command as it is sent.
+/// Encodes a command.
 fn packed(command: &[&str]) -> Vec<u8> {
     let mut packed = redis::cmd(command[0]);
     packed.arg(&command[1..]);
     packed.get_packed_command()
 }
 
-/// An answer as redis-cli prints it into a pipe: what an array has, a line each.
+/// Formats a reply like redis-cli in a pipe: one line for each element of an array.
 fn printed(answer: &redis::Value) -> String {
     match answer {
         redis::Value::Nil => String::new(),
@@ -469,7 +468,7 @@ impl UnresponsiveServer {
         use std::os::fd::AsRawFd;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // SAFETY: a system call on a socket that is ours.
+        // SAFETY: a system call on a socket that this function owns.
         assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
         let connect = || {
             let patience = Duration::from_millis(100);
@@ -487,14 +486,14 @@ impl UnresponsiveServer {
     }
 }
 
-/// A loopback port that was free a moment ago, and that the kernel gives to no outgoing connection. The port 10000
-/// above it, where a node of a cluster listens for the others, is free as well.
+/// Returns a loopback port that was just free, and that the kernel gives to no outgoing connection. The port 10000 above it, on
+/// which a cluster node listens for the others, is free as well.
 pub fn free_port() -> u16 {
     const COUNT: u32 = 10_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
     loop {
-        // Other runs of the tests begin elsewhere.
+        // Other runs of the tests start at another port.
         let first = std::process::id().wrapping_mul(7919) % COUNT;
         let next = (first + NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
         let port = 12_000 + u16::try_from(next).unwrap();

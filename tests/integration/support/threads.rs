@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Does the work of each number up to this one. Returns what came of each, in order.
+/// Calls `work` with each number below `numbers`. Returns the results in order.
 pub fn on_threads<T: Send>(
     threads: usize,
     numbers: usize,
@@ -31,7 +31,7 @@ pub fn on_threads<T: Send>(
     done.into_iter().map(|(_, one)| one).collect()
 }
 
-/// The number of threads that the machine can carry.
+/// Returns the number of threads that the machine can run at a time.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -1,11 +1,11 @@
-//! A terminal as people have it: a shell in tmux, with a server of its own.
+//! A terminal as people use it: a shell in tmux, with a tmux server of its own.
 
 use std::process::Command;
 
 use crate::support::{Redis, is_alive, path, wait_until, without_terminal};
 
-/// An interactive shell in a window of tmux, in which redlock knows its server. The tmux server and
-/// all in it end with the test.
+/// An interactive shell in a window of tmux, in which redlock knows its server. The tmux server and everything in it end with
+/// the test.
 pub struct Tmux<'a> {
     redis: &'a Redis,
     pid: i32,
@@ -26,7 +26,7 @@ impl<'a> Tmux<'a> {
         tmux
     }
 
-    /// What tmux prints for a command of its own.
+    /// Returns the output of a tmux command.
     #[track_caller]
     fn tmux(&self, arguments: &[&str]) -> String {
         let mut command = self.command(arguments);
@@ -62,7 +62,7 @@ impl<'a> Tmux<'a> {
         self.tmux(&["send-keys", key]);
     }
 
-    /// What is on the screen.
+    /// Returns the text on the screen.
     #[track_caller]
     pub fn screen(&self) -> String {
         self.tmux(&["capture-pane", "-p"])
@@ -95,7 +95,7 @@ impl<'a> Tmux<'a> {
 
 impl Drop for Tmux<'_> {
     fn drop(&mut self) {
-        // All in it is hung up, which ends a stopped job as well. The server may have ended before.
+        // Hangs up everything in it, which ends a stopped job as well. The server may have ended before.
         let _ = self.command(&["kill-server"]).output();
         // A second panic would abort all tests.
         if !std::thread::panicking() {
