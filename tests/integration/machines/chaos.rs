@@ -1,11 +1,12 @@
-//! Chaos on real servers: jobs of all kinds and operators want the same locks, while processes are killed and suspended and
-//! servers fail. Commands under a lock beat each millisecond, and a checker decides afterwards which promises were kept.
+//! Chaos on real servers: jobs of all kinds and operators compete for locks, while processes are killed and suspended and
+//! servers fail. Commands under a lock beat each millisecond; afterwards a checker decides which promises were kept.
 //!
-//! `make search WHAT=chaos SECONDS=60 SEED=1 TOPOLOGY=single|sentinel`. A seed draws jobs and faults, but repeats no run: processes and
-//! servers go on at their own pace. `partition` has scenarios in a network that is cut (`make search WHAT=partition`).
+//! `make search WHAT=chaos SECONDS=60 SEED=1 TOPOLOGY=single|sentinel`. A seed draws jobs and faults, but can't repeat a run,
+//! because processes and servers run at their own pace. `partition` has scenarios in a network that is cut (`make search
+//! WHAT=partition`).
 //!
-//! `site` is the servers and their faults, `workers` the jobs, `faults` hits processes, `driver` runs all of it, `history`
-//! is its record, and `checker` decides.
+//! `site` is the servers and their faults, `workers` the jobs, `faults` hits processes, `driver` runs everything, `history` is
+//! the record, and `checker` judges.
 
 mod checker;
 mod driver;
@@ -31,7 +32,7 @@ use crate::support::{Dice, asked};
 
 #[test]
 fn jobs_keep_their_promises_while_processes_and_servers_fail() {
-    // Only on request: it would leave no processor to the other tests.
+    // Only on request, because it would leave no processor to the other tests.
     let seconds = some_or_return!(asked("CHAOS_SECONDS"));
     let lasts = Duration::from_secs(seconds);
     let seed = asked("CHAOS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
@@ -42,7 +43,7 @@ fn jobs_keep_their_promises_while_processes_and_servers_fail() {
         "sentinel" => Box::new(Watched::start(&mut dice)),
         other => panic!("no such topology: {other}; there are single and sentinel"),
     };
-    // In memory if possible: beats don't wait for a disk.
+    // In memory if possible, so that beats don't wait for a disk.
     let shared = Path::new("/dev/shm");
     let dir = if shared.is_dir() {
         tempfile::Builder::new().prefix("chaos").tempdir_in(shared)

@@ -1,9 +1,9 @@
-//! Single faults: one request or reply of a run is lost, late or cut, at four places, and the server stays or is out of reach
-//! afterwards.
+//! Single faults: one request or reply of a run is lost, late or cut, in one of four operations. Afterwards the server is
+//! reachable or not.
 //!
-//! `make test` cuts each reply at a few places, `make search WHAT=faults` at every byte. `FAULTS=renew/Cut` plays only the cases whose
-//! names contain that. COMMAND never runs without its token in the lock or beside another one, the lock is free soon after
-//! the run, and the exit status and the messages are those of the manual.
+//! `make test` cuts each reply at a few places, `make search WHAT=faults` at every byte. `FAULTS=renew/Cut` plays only the
+//! cases whose names contain that text. COMMAND never runs without its token in the lock or beside another one. The lock is
+//! free soon after the run. The manual documents the exit status and the messages.
 
 use std::fmt;
 use std::fs;
@@ -16,21 +16,21 @@ use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{Gate, Redis, on_threads, outcome};
 
 const MS: Duration = Duration::from_millis(1);
-/// More than the time for a reply.
+/// Delay longer than the timeout of a reply.
 const LATE: Duration = Duration::from_millis(1500);
-/// More than a lease.
+/// Time longer than a lease.
 const FREE_WITHIN: Duration = Duration::from_secs(12);
-/// Time for a killed process to vanish on a busy machine.
+/// Time until a killed process has vanished on a busy machine.
 const DYING: Duration = Duration::from_millis(300);
 
-/// Operations at which a fault strikes.
+/// Operations in which a fault happens.
 const PLACES: [&str; 4] = ["take", "acquire", "renew", "release"];
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
     place: &'static str,
     fault: Action,
-    /// True if no client reaches the server from then on.
+    /// True if no client reaches the server from the fault on.
     is_gone: bool,
 }
 
@@ -54,7 +54,7 @@ fn cases(are_whole: bool) -> Vec<Case> {
         let lost = [Action::LoseRequest, Action::LoseReply, Action::ResetReply];
         let cuts = cuts.into_iter().map(Action::Cut);
         for fault in lost.into_iter().chain(late).chain(cuts) {
-            // A server that has answered to take is waited for if it is gone then: here it says that acquire is to be asked.
+            // After the answer to `take`, which says that `acquire` must follow, a run waits for a server that is gone.
             let has_answered = match (place, fault) {
                 ("take", Action::Cut(after)) => after >= ":0\r\n".len(),
                 _ => place == "acquire",
@@ -81,7 +81,7 @@ fn reply_length(place: &str) -> usize {
     proxy.longest_answer(place)
 }
 
-/// COMMAND: takes a file lock that only one can have, records that it ran, and ends at a word of the test.
+/// Script of COMMAND: takes an exclusive file lock, records that it ran, and ends when the test lets it.
 const COMMAND: &str = r#"exec 9>>"$BASE.witness"; flock -n 9 || exit 9
     echo ran >>"$BASE.ran"; read go <"$BASE.go"; exit 5"#;
 
@@ -139,7 +139,7 @@ fn play(redis: &Redis, case: Case, number: usize) -> Result<(), String> {
         let before = redis.holder(&name);
         let is_running = is_locked(&witness);
         let after = redis.holder(&name);
-        // A killed process takes a moment to vanish; a stolen lock must not have one.
+        // A killed process vanishes a moment later, but must never run beside another holder.
         let is_free = before.is_none() && after.is_none();
         unheld_since = (is_running && is_free).then(|| unheld_since.unwrap_or_else(Instant::now));
         let is_late = unheld_since.is_none_or(|since: Instant| since.elapsed() > DYING);
@@ -153,7 +153,7 @@ fn play(redis: &Redis, case: Case, number: usize) -> Result<(), String> {
             break status.code();
         }
         fired_at = fired_at.or_else(|| fired.try_recv().ok());
-        // Long enough for everything late, or for the end of the lease.
+        // Long enough for every late reply, or for the end of the lease.
         let enough = if case.is_gone { FREE_WITHIN } else { LATE * 2 };
         let is_enough = fired_at.is_some_and(|at: Instant| at.elapsed() > enough);
         if !is_open && (is_enough || case.place == "release") {
@@ -188,7 +188,7 @@ fn play(redis: &Redis, case: Case, number: usize) -> Result<(), String> {
     }
 }
 
-/// Returns the reason if a run may not end like this.
+/// Returns an error if a run must not end like this.
 fn judge(case: Case, status: Option<i32>, has_run: bool, said: &str) -> Result<(), &'static str> {
     let Case { place, is_gone, .. } = case;
     // Runs report progress after a second.

@@ -1,5 +1,5 @@
-//! Faults that were put into redlock on purpose, in `tests/mutants`: each can still be put in, names the
-//! tests that have to notice it, and is listed in `docs/mutants.md`. `make search WHAT=mutants-named` puts them in.
+//! Deliberate faults of redlock, in `tests/mutants`. Each patch still applies, names the tests that must notice it, and is
+//! listed in `docs/mutants.md`. `make search WHAT=mutants-named` applies the patches and runs these tests.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,13 +9,13 @@ use std::process::Command;
 use crate::generated::root;
 use crate::support::outcome;
 
-/// One fault, as its patch describes it.
+/// Deliberate fault, as its patch describes it.
 struct Mutant {
     name: String,
     patch: PathBuf,
-    /// The promise that redlock breaks with it.
+    /// Promise that redlock breaks with it.
     breaks: String,
-    /// The tests that notice it, `unit` or `integration` first.
+    /// Tests that notice it, each with `unit` or `integration` first.
     tests: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ fn every_fault_names_a_promise_and_tests_that_exist() {
     }
 }
 
-/// Whether there is a test, `unit session::tests::NAME` or `integration promises::loss::NAME`.
+/// Returns true if there is such a test: `unit session::tests::NAME` or `integration promises::loss::NAME`.
 fn exists(test: &str) -> bool {
     let (kind, path) = test.split_once(' ').unwrap();
     let (module, function) = path.rsplit_once("::").unwrap();
@@ -105,7 +105,7 @@ fn the_list_of_faults_is_that_of_the_patches() {
     );
 }
 
-/// A test without its kind, which its module shows.
+/// Returns a test without its kind, which the module shows anyway.
 fn in_table(test: &str) -> String {
     let (_, path) = test.split_once(' ').unwrap();
     format!("`{path}`")

@@ -1,15 +1,14 @@
-//! Each system call of a run, and of `acquire` with its keeper, fails once, or is the last: SIGKILL comes right before it.
+//! Each system call of a run, and of `acquire` with its keeper, fails once, or is the last one: SIGKILL comes right before it.
 //!
-//! strace lists the calls, and then makes one of them fail in each case. The promises of every case: COMMAND never works
-//! without the lock or beside another one, no process is left, the lock is free within its TTL, and the manual names the
-//! exit status.
+//! strace lists the calls, and then makes one of them fail in each case. In every case COMMAND never works without the lock or
+//! beside another one. No process remains, the lock is free within its TTL, and the manual names the exit status.
 //!
-//! Of a call that is made in a loop over processes or files, some are hit. `make test` runs a few of the cases, always the
-//! same; `make search WHAT=sweep` runs all (`REDLOCK_SWEEP=all`), with the binary of `REDLOCK_BIN` if that is set.
-//! `REDLOCK_SWEEP=TEXT` runs those whose line contains it.
+//! Calls in a loop over processes or files are only sampled. `make test` always runs the same few cases. `make search
+//! WHAT=sweep` runs all (`REDLOCK_SWEEP=all`), with the binary of `REDLOCK_BIN` if that is set. `REDLOCK_SWEEP=TEXT` runs the
+//! cases whose line contains TEXT.
 //!
-//! Not tested: a call that the renewing thread makes for the n-th time, if the main thread made one of that name n times
-//! before it (each thread counts for itself); and the C library's calls before `main()`.
+//! Not tested: the n-th call of a name by the renewing thread, if the main thread made n such calls before, because strace
+//! counts by thread. Nor the C library's calls before `main()`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{self, Display};
@@ -27,7 +26,7 @@ use nix::unistd::Pid;
 use super::chaos::faults::{described, marked};
 use crate::support::{REDLOCK, Redis, cores, on_threads, script, state, without_terminal};
 
-/// A case that takes longer hangs.
+/// Longest time for a case, after which it counts as hung.
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// Strace's report of the end of a watchdog.
@@ -39,15 +38,15 @@ const SOME: usize = 70;
 /// Errors of a machine that has run out of something.
 const ERRORS: [&str; 5] = ["ENOMEM", "EMFILE", "EAGAIN", "EIO", "ENOSPC"];
 
-/// Calls that can't fail, or whose failure is ignored. A failed close closes the descriptor all the same, which strace
-/// doesn't do; and a futex that wakes no thread isn't a failure.
+/// Calls that can't fail, or whose failure is ignored. A failed close still closes the descriptor, which strace doesn't
+/// imitate; a futex that wakes no thread isn't a failure.
 const NEVER_FAIL: &str = "arch_prctl close exit exit_group futex getegid geteuid getgid getpid getppid getrandom gettid \
     getuid munmap restart_syscall rseq rt_sigreturn sched_yield set_robust_list set_tid_address";
 
-/// Longest lease, of the holder before the tested run.
+/// Longest lease: that of the holder before the tested run.
 const LONGEST_MS: i64 = 5000;
 
-/// A command line that strace looks at.
+/// Command line under strace.
 struct Scene {
     name: &'static str,
     options: &'static str,
@@ -71,9 +70,9 @@ const fn scene(
     }
 }
 
-/// A run that finds the lock free; one that waits in the queue first; one whose COMMAND and its child ignore TERM, until
-/// --max-runtime or until its lock is taken away; one whose COMMAND has a child that survives it; and a script that takes a
-/// lock, with its keeper.
+/// Scenes of a run that finds the lock free, and of a run that waits in the queue first. In Timeout and Lost, COMMAND and its
+/// child ignore TERM until --max-runtime, or until the lock is taken away. In Family, COMMAND leaves a child. In Acquire, a
+/// script takes a lock, with a keeper.
 const SCENES: [Scene; 6] = [
     scene("Free", "--ttl 3s", "work", 7),
     scene("Queue", "--ttl 3s", "work", 7),
@@ -88,18 +87,18 @@ impl Scene {
         self.name == "Acquire"
     }
 
-    /// True if work that COMMAND has started may go on when redlock is killed.
+    /// Returns true if work that COMMAND has started may go on when redlock is killed.
     fn leaves_work(&self) -> bool {
         self.status != 7
     }
 }
 
-/// A fault of the n-th call of a name.
+/// Fault of the n-th call of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Fault {
     call: String,
     count: usize,
-    /// `None`: SIGKILL comes before it.
+    /// Injected error; `None` for a SIGKILL before the call.
     error: Option<&'static str>,
 }
 
@@ -127,7 +126,7 @@ impl Display for Case {
     }
 }
 
-/// COMMAND. It records violations, holds a file lock that all COMMANDs of one lock share, and asks Redis again and again
+/// Script of a COMMAND that records violations, holds a file lock that all COMMANDs of one lock share, and keeps asking Redis
 /// whether its run holds the lock.
 const COMMAND: &str = r#"#!/usr/bin/perl
 use strict; use warnings; use Fcntl ":flock"; use POSIX "setsid";
@@ -154,22 +153,22 @@ if ($work =~ /deaf|lost|family/) {
 my ($last, $told) = ($began, 0);
 while ((my $now = time) < $began + $lasts{$work}) {
     if ($work eq "lost" && !$told && $now > $began + 0.8) { $told = 1; ask("DEL redlock:$name") }
-    # A lease may have ended if this machine stood still; the witness still counts.
+    # A lease may have ended if this machine stood still; the witness is checked anyway.
     if (!$told && $now < $last + 0.2) {
         my $seen = ask("GET redlock:$name");
-        # The machine may have stood still since the time was taken.
+        # The machine may have stood still after the time was read.
         note "VIOLATION: no lock, but $seen" if $seen !~ /\Q$token\E\r/ && time < $now + 0.2;
     }
     $last = $now;
     sleep 0.01;
 }
-# The lock is released when COMMAND ends, even if its child lived on: so it ends first.
+# redlock releases the lock when COMMAND ends, even if its child lives on, so the child must end first.
 waitpid $child, 0 if $child;
 note "done";
 exit 7;
 "#;
 
-/// A script that takes a lock. Strace lives as long as the keeper, in a session of its own.
+/// Script that takes a lock. strace lives as long as the keeper, in a session of its own.
 const SCRIPT: &str = r#"name=$1; shift
 strace -DDD -f "$@" "$SWEEP_BIN" acquire "$name" --while-pid $$ --ttl 3s -k 100ms >"$SWEEP_DIR/$name.env" || exit
 . "$SWEEP_DIR/$name.env"
@@ -184,7 +183,7 @@ struct Sweep {
     number: AtomicUsize,
 }
 
-/// Broken promises of a case, a line each.
+/// Broken promises of a case, one line each.
 type Broken = Vec<String>;
 
 impl Sweep {
@@ -240,19 +239,19 @@ impl Sweep {
         fs::read_to_string(self.path(name, what)).unwrap_or_default()
     }
 
-    /// Returns the arguments of a strace that injects a fault, or lists all calls.
+    /// Returns the arguments for a strace that injects a fault, or lists all calls.
     fn tracing(&self, name: &str, fault: Option<&Fault>) -> Vec<String> {
         let path = self.path(name, "trace").display().to_string();
         let mut words = vec!["-o".to_owned(), path];
         if let Some(fault) = fault {
-            // -Y names each killed process.
+            // -Y prints the name of each killed process.
             let inject = format!("-Y -e trace={} -e {fault}", fault.call);
             words.extend(inject.split(' ').map(str::to_owned));
         }
         words
     }
 
-    /// Returns the words of a run of COMMAND.
+    /// Returns the command line of a run of COMMAND.
     fn run(&self, options: &str, name: &str, work: &str) -> Vec<String> {
         let command = self.dir.join("command").display().to_string();
         let binary = self.binary.display().to_string();
@@ -262,7 +261,7 @@ impl Sweep {
         words
     }
 
-    /// Plays a scene, and returns its name and the promises that it broke.
+    /// Plays a scene. Returns its name and the broken promises.
     fn play(&self, scene: &Scene, fault: Option<&Fault>) -> (String, Broken) {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let name = format!("n{number}");
@@ -280,7 +279,7 @@ impl Sweep {
         let mut tested = self.start(scene, &name, fault);
         fs::write(self.path(&name, "go"), "").unwrap();
         until(end, || tested.try_wait().unwrap().is_some() || began());
-        // A waiter, which starts as soon as the lock is free.
+        // A waiter that starts as soon as the lock is free.
         let next = if scene.leaves_work() && fault.is_some_and(|fault| fault.error.is_none()) {
             None
         } else {
@@ -289,7 +288,7 @@ impl Sweep {
         let mut status = end_of(&mut tested, end);
         match status {
             Some(status) => broken.extend(self.judge(scene, fault, status, &name)),
-            // Only strace can let it go on.
+            // Only strace could resume the watchdog.
             None if self.strace_forgot_the_watchdog(&name, &tested) => {
                 let _ = tested.kill();
                 status = tested.wait().ok();
@@ -316,10 +315,10 @@ impl Sweep {
         if let Some(holder) = &mut holder {
             let _ = holder.wait();
         }
-        // The kill of the n-th call is for each process that makes so many of them. With its watchdog redlock leaves
-        // COMMAND's tree behind, as docs/guarantees.md says.
+        // strace kills each process at its own n-th call, possibly the watchdog too. Without its watchdog redlock leaves
+        // COMMAND's process tree behind, as docs/guarantees.md documents.
         let is_alone = fault.is_some() && self.text(&name, "trace").contains(WATCHDOG_KILLED);
-        // Processes that the kernel kills are gone a moment later.
+        // Processes that the kernel kills vanish a moment later.
         let patience = match fault {
             Some(Fault { error: None, .. }) if scene.leaves_work() || is_alone => Duration::ZERO,
             Some(_) | None => Duration::from_secs(4),
@@ -334,11 +333,11 @@ impl Sweep {
         }
         self.kill_all(&name);
         let evidence = self.text(&name, "evidence");
-        // Each kind once: what Redis answered instead of the token is reported below.
+        // Reports each kind once; a wrong reply of Redis is reported below.
         let violations = evidence
             .lines()
             .filter_map(|line| line.split_once("VIOLATION: ")?.1.split(", but").next());
-        // Who finds the lock gone may have it before its run has noticed that and has stopped COMMAND.
+        // Another client that finds the lock gone may take it before this run notices and stops COMMAND.
         let is_expected =
             |what: &&str| (scene.name == "Lost" || is_alone) && *what == "beside another COMMAND";
         let violations: BTreeSet<&str> = violations.filter(|what| !is_expected(what)).collect();
@@ -390,7 +389,7 @@ impl Sweep {
         let killed = fault.is_some_and(|fault| fault.error.is_none());
         let documented = match (status.code(), status.signal()) {
             (Some(7), _) => done,
-            // The last two: strace, and so a shell around it, end as the process they look at.
+            // The last two: strace, and so a shell around it, ends like the process that it traces.
             (Some(69 | 75 | 77 | 78 | 79 | 124 | 125 | 126 | 137 | 143), _) => true,
             (Some(127), _) => fault.is_some_and(|fault| fault.call == "execve"),
             (_, Some(libc::SIGKILL)) => killed || scene.is_script(),
@@ -403,7 +402,7 @@ impl Sweep {
         if stderr.contains("panicked") {
             broken.push("it panics".into());
         }
-        // It may have been killed between its last line and its end.
+        // redlock may have been killed between its last line and its end.
         let was_killed = stderr.contains("can't supervise the command any more, so it was killed");
         let unknowable = killed
             || was_killed
@@ -422,7 +421,7 @@ impl Sweep {
         marked(&format!("SWEEP_CASE={}\0", self.mark(name)))
     }
 
-    /// Returns true if only a watchdog that strace has stopped is left, and strace, which waits for something else. That
+    /// Returns true if only strace and a watchdog that strace has stopped remain, while strace waits for something else, which
     /// happens once in some thousand cases.
     fn strace_forgot_the_watchdog(&self, name: &str, strace: &Child) -> bool {
         let mut processes = self.processes(name);
@@ -439,7 +438,7 @@ impl Sweep {
         lines.join("\n")
     }
 
-    /// Kills processes until none is left.
+    /// Kills processes until none remains.
     fn kill_all(&self, name: &str) {
         for _ in 0..100 {
             let left = self.processes(name);
@@ -453,7 +452,7 @@ impl Sweep {
         }
     }
 
-    /// Returns all cases of a scene: none fails; each call in `main()`, with each error.
+    /// Returns all cases of a scene: one without a fault, and each call in `main()` with each error.
     fn cases(&self, scene: &'static Scene) -> Vec<Case> {
         let (name, _) = self.play(scene, None);
         let trace = self.text(&name, "trace");
@@ -471,7 +470,7 @@ impl Sweep {
                     if (count - first) % step != 0 {
                         return None;
                     }
-                    // Family has a survivor only if redlock is killed.
+                    // In this scene only a killed redlock leaves a survivor.
                     let of_interest = error.is_none()
                         || scene.name != "Family"
                             && !NEVER_FAIL.split(' ').any(|name| name == call);
@@ -485,7 +484,7 @@ impl Sweep {
     }
 }
 
-/// Returns the first call of each name in `main()`, and the last of the thread that made it most often.
+/// Returns, for each name, its first call in `main()` and the last call of the thread that made it most often.
 fn counts(trace: &str) -> BTreeMap<String, (usize, usize)> {
     let mut by_thread: HashMap<(&str, &str), usize> = HashMap::new();
     let mut before_main: HashMap<&str, usize> = HashMap::new();
@@ -499,7 +498,7 @@ fn counts(trace: &str) -> BTreeMap<String, (usize, usize)> {
         if call.is_empty() || !call.bytes().all(is_name) {
             continue;
         }
-        // The runtime's preparations end when the configuration is read.
+        // `main()` begins by reading the configuration.
         in_main |= rest.contains("redlock.env");
         if !in_main {
             *before_main.entry(call).or_default() += 1;
@@ -516,20 +515,20 @@ fn counts(trace: &str) -> BTreeMap<String, (usize, usize)> {
     counts
 }
 
-/// Waits for a condition, at most until a moment.
+/// Waits for a condition, until `end` at most.
 fn until(end: Instant, mut condition: impl FnMut() -> bool) {
     while !condition() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Waits for the end of a process, at most until a moment.
+/// Waits for the end of a process, until `end` at most.
 fn end_of(process: &mut Child, end: Instant) -> Option<ExitStatus> {
     until(end, || process.try_wait().unwrap().is_some());
     process.try_wait().unwrap()
 }
 
-/// Returns some of the cases, always the same, in steps that go through all errors and scenes.
+/// Returns a fixed selection of the cases, in steps that cover all errors and scenes.
 fn some(cases: Vec<Case>) -> Vec<Case> {
     let mut step = cases.len().div_ceil(SOME);
     while step.is_multiple_of(2) || step.is_multiple_of(3) {
@@ -556,7 +555,7 @@ fn a_failed_or_last_system_call_leaves_no_command_without_the_lock_and_no_proces
     }
     assert!(!cases.is_empty(), "no case is {wanted:?}");
     let began = Instant::now();
-    // A case waits most of the time.
+    // Twice as many threads as cores, because a case mostly waits.
     let broken = on_threads(2 * cores(), cases.len(), |number| {
         let case = &cases[number];
         let (_, what) = sweep.play(case.scene, case.fault.as_ref());

@@ -1,5 +1,5 @@
-// What runs under a lock in the chaos tests: it leaves a sign of life each millisecond in a file that it shares
-// with the tests, and runs what it is told to at moments of its life.
+// Works under a lock in the chaos tests. Leaves a sign of life each millisecond in a file that the tests share, and runs given
+// commands at given times.
 //
 //   beater --for MS [--limit N] [--exit N]          beats that long; N as --slots has it, 0 for --shared
 //          [--ignore-term | --linger MS]            at SIGTERM goes on, or goes on for a while
@@ -21,9 +21,9 @@
 #include <unistd.h>
 
 #define PERIODS 1000
-#define GAP 5000000     // beats that are further apart aren't one period, ns
-#define LONGEST 120000  // nothing outlives its test for long, ms
-#define PATIENCE 20000  // what it has started isn't waited for any longer, ms
+#define GAP 5000000     // beats further apart belong to different periods, ns
+#define LONGEST 120000  // longest life, in case the test doesn't end it, ms
+#define PATIENCE 20000  // longest wait for its commands after its own end, ms
 
 struct period { int64_t first, last; };
 struct beats {
@@ -116,7 +116,7 @@ static int is_over(void) {
         return 0;
     if (!*path)
         snprintf(path, sizeof path, "%s/over", variable("CHAOS_DIR"));
-    // The directory is gone where the test was killed.
+    // A killed test leaves no file, but its directory is gone.
     return stat(path, &stats) == 0 || stat(variable("CHAOS_DIR"), &stats) != 0;
 }
 

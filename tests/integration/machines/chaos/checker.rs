@@ -1,14 +1,14 @@
-//! Decides which promises a history keeps. Pure: a history in, broken promises out.
+//! Decides which promises a history keeps. Pure: takes a history, returns the broken promises.
 //!
 //! | promise (`docs/guarantees.md`) | rule |
 //! | --- | --- |
-//! | P1 | no two that exclude each other beat at a time, except in a window that the manual names (`Class`) |
-//! | P2 | fencing tokens that `redlock fence` accepts never go back |
+//! | P1 | two exclusive holds never beat at the same time, except in a window that the manual names (`Class`) |
+//! | P2 | fencing tokens that `redlock fence` accepts never decrease |
 //! | P3 | fencing tokens grow in the order in which exclusive holders begin to beat |
 //! | ends | each process ends soon after the last fault, with a status that the manual names |
 //!
-//! Faults excuse a lot. The summary says how much: the overlaps of each class. Freezes, successes, waits and the order of
-//! turns (P4, P5, P7) are checked by the model in each order of events, and by tests with the binary.
+//! Faults excuse a lot: the summary counts the overlaps of each class. The model checks freezes, successes, waits and the order
+//! of turns (P4, P5, P7) in each order of events. Other tests check them with the binary.
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +21,7 @@ use super::history::{
     Task,
 };
 
-/// Time for a resumed process to act on what it missed, and for the kernel to end a killed one.
+/// Time for a resumed process to react, and for the kernel to end a killed one.
 const RESUMING: Nanos = 500 * MS;
 const DYING: Nanos = 100 * MS;
 const SLACK: Nanos = 400 * MS;
@@ -41,18 +41,18 @@ const P3: &str = "P3: the fencing token grows with each grant";
 const ENDS: &str = "each process ends after the last fault";
 const STATUS: &str = "each process ends with a status that the manual names";
 
-/// Reasons why two may run at the same time.
+/// Reasons why two commands may run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     Forbidden,
-    /// Its fence keeps it from doing harm.
+    /// Its fencing token keeps it from doing harm.
     Suspended,
     /// A killed supervisor left descendants, or a script without a keeper.
     Orphaned,
-    /// Documented, as are clocks that are set.
+    /// Data loss is documented, as are clock changes.
     DataLost,
     ClockSet,
-    /// The machine had no processor for the supervisor.
+    /// The machine gave the supervisor no processor.
     Starved,
 }
 
@@ -62,7 +62,7 @@ pub struct Broken {
     pub detail: String,
 }
 
-/// All that a job does under one lock, from its first beat to its last.
+/// Everything that a job does under one lock, from its first beat to its last.
 #[derive(Clone, Debug)]
 pub struct Hold<'a> {
     job: &'a Job,
@@ -77,7 +77,7 @@ pub struct Hold<'a> {
 pub struct Verdict {
     pub broken: Vec<Broken>,
     holds: usize,
-    /// Writes that `redlock fence` accepted and refused.
+    /// Writes that `redlock fence` accepted.
     accepted: usize,
     refused: usize,
     pub overlaps: BTreeMap<Class, (usize, Nanos)>,
@@ -91,7 +91,7 @@ impl Verdict {
         verdict
     }
 
-    /// Judges P1 and P3 alone.
+    /// Judges only P1 and P3.
     pub fn of_exclusion(history: &History) -> Self {
         let mut verdict = Self::default();
         for (name, holds) in holds(history) {
@@ -174,7 +174,7 @@ struct Lock<'a> {
 
 // P1.
 impl Lock<'_> {
-    /// Judges each hold at its start, beside those that go on.
+    /// Judges each hold at its start, against the holds that are still going on.
     fn judge_overlaps(&self, verdict: &mut Verdict) {
         for (n, later) in self.holds.iter().enumerate() {
             let goes_on = |earlier: &&Hold| {
@@ -213,7 +213,7 @@ impl Lock<'_> {
         }
     }
 
-    /// Returns the manual's reason for an overlap, if there is one.
+    /// Returns the reason by which the manual allows an overlap, if there is one.
     fn excuse(&self, earlier: &Hold, later: &Hold) -> Option<Class> {
         let span = shared(earlier, later);
         if self.is_early(earlier, later, span) {
@@ -232,7 +232,7 @@ impl Lock<'_> {
             return Some(Class::Orphaned);
         }
         let lease = earlier.job.lease().max(later.job.lease());
-        // A fault before the grant lost nothing of this hold.
+        // A fault before the grant can't have lost this hold.
         let excuses = |fault: &&SiteFault| {
             fault.span.from <= span.from
                 && span.until <= fault.span.until + lease + SLACK
@@ -245,15 +245,15 @@ impl Lock<'_> {
         if faults().any(|fault| fault.sets_clock) {
             return Some(Class::ClockSet);
         }
-        // Nobody stops in time without a processor.
+        // A supervisor without a processor can't stop COMMAND in time.
         let around = Span::new(span.from - STARVING, span.until);
         let starved = self.history.starved.iter().filter(|one| one.meets(around));
         let starved: Nanos = starved.map(Span::length).sum();
         (span.length() <= starved.min(STARVING)).then_some(Class::Starved)
     }
 
-    /// Returns true if the lease of a suspended or dead supervisor can't have ended yet: after its last renewal two thirds
-    /// were left, and nothing but the supervisor was disturbed.
+    /// Returns true if the lease of a suspended or dead supervisor can't have ended yet. Two thirds of the lease were left
+    /// after its last renewal, and nothing else was disturbed.
     fn is_early(&self, earlier: &Hold, later: &Hold, span: Span) -> bool {
         let hits = earlier.job.hits.iter().filter(|hit| {
             hit.span.from <= span.from && (is_fatal(hit) || covers(hit, earlier, span))
@@ -262,7 +262,7 @@ impl Lock<'_> {
             return false;
         };
         let around = Span::new(from - 2 * earlier.job.lease(), later.span.from);
-        // Before the first renewal the hold may be a mere grant, and a suspended waiter may begin late on its own.
+        // Before its first renewal the hold may be a mere grant. A suspended waiter may begin late on its own.
         self.is_quiet(around)
             && !self.history.starved.iter().any(|span| span.meets(around))
             && earlier.span.from + SLACK < from
@@ -286,7 +286,7 @@ impl Lock<'_> {
     }
 }
 
-/// Applies the rule of the lock: as many holders as the smallest limit among them.
+/// Applies the lock's rule: at most as many holders as the smallest of their limits.
 fn is_admitted(going_on: &[&Hold], later: &Hold) -> bool {
     let limits = going_on.iter().map(|hold| hold.limit);
     let smallest = limits.fold(later.limit, u32::min);
@@ -314,7 +314,8 @@ fn covers(hit: &Hit, hold: &Hold, span: Span) -> bool {
     is_suspension(hit) && hit.span.from <= span.from && (dies || ends)
 }
 
-/// Returns true if the supervisor was killed: the kernel kills COMMAND of a run, but no descendants, and no script.
+/// Returns true if the supervisor was killed and left processes: the kernel kills COMMAND of a run, but no descendants and no
+/// script.
 fn orphans(hit: &Hit, hold: &Hold, span: Span) -> bool {
     let are_left = match hold.job.kind {
         JobKind::Run => hold.command_until <= hit.span.from + DYING,
@@ -323,7 +324,7 @@ fn orphans(hit: &Hit, hold: &Hold, span: Span) -> bool {
     are_left && is_fatal(hit) && hit.span.from <= span.from
 }
 
-/// Returns the time of the grant: the fencing token is the server's time in microseconds, unless its clock may be set.
+/// Returns the time of the grant: the fencing token is the server's time in microseconds, unless its clock is changed.
 fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
     let moment = Nanos::try_from(hold.fence?).ok()? * 1000 - history.epoch;
     let around = Span::new(hold.span.from - 20 * SECOND, hold.span.from);
@@ -360,8 +361,8 @@ impl Lock<'_> {
         }
     }
 
-    /// Returns true if `next` may begin late on an earlier grant, because it was suspended. Without the
-    /// lock's state only the clock makes tokens grow, which may be set, or another host's.
+    /// Returns true if `next` may begin late on an earlier grant because it was suspended. Tokens of a lock without state grow
+    /// only with the clock, which may be changed, or be another host's.
     fn may_go_back(&self, one: &Hold, next: &Hold) -> bool {
         let begins = next.span.from;
         let mut hits = next.job.hits.iter();
@@ -376,7 +377,7 @@ impl Lock<'_> {
     }
 }
 
-/// P2: no accepted write begins after one with a larger token has ended.
+/// Judges P2: no accepted write begins after one with a larger token has ended.
 fn judge_writes(history: &History, verdict: &mut Verdict) {
     let tasks = history.jobs.iter().flat_map(|job| &job.tasks);
     let writes = tasks.filter(|task| task.label == "fence" && task.fence.is_some());

@@ -1,4 +1,4 @@
-//! Lets chaos happen: keeps jobs going, hits them and the servers, and records all of it.
+//! Drives a run of chaos: keeps jobs going, hits them and the servers, and records everything.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,28 +16,28 @@ use super::site::Topology;
 use super::workers::{self, NAMES, Stage, lock_of};
 use crate::support::{Dice, REDLOCK, is_notice, now, seen_by_a_shell};
 
-/// Jobs at a time.
+/// Concurrent jobs.
 const JOBS: usize = 14;
 const TICK: Duration = Duration::from_millis(5);
-/// Time between two looks at the servers, and its upper bound.
+/// Time between two checks of the servers, and its upper bound.
 const LOOK_EVERY: Nanos = 200 * MS;
 const LOOKED_BEFORE: Nanos = 250 * MS;
-/// After each storm nothing is disturbed for longer than the longest lease, so that all jobs can go on.
+/// Lengths of a storm and of the undisturbed time after it, longer than the longest lease so that all jobs can go on.
 const STORM: Nanos = 12 * SECOND;
 const CALM: Nanos = 16 * SECOND;
-/// A question that took longer than this got no answer.
+/// Time without a reply after which a request counts as unanswered.
 const UNANSWERED: Nanos = 300 * MS;
-/// Time for which keys beside a queue outlive it.
+/// Lifetime of the keys beside a queue after its end.
 const BESIDE_A_QUEUE: Nanos = 100 * SECOND;
-/// Longest time until all have ended after the last fault.
+/// Longest time for everything to end after the last fault.
 const END: Nanos = 90 * SECOND;
 /// Keys that are meant to stay, and the note of a killed waiter for a second lock, which expires.
 const REMEMBERED: [&str; 4] = [":state", ":history", ":skips", ":index"];
 
-/// A run of chaos.
+/// Run of chaos.
 pub struct Chaos {
     site: Box<dyn Topology>,
-    /// True if all servers were well at the last look.
+    /// True if all servers were well at the last check.
     is_whole: bool,
     stage: Stage,
     dice: Dice,
@@ -62,7 +62,7 @@ struct Next {
 pub struct Done {
     pub history: History,
     pub described: String,
-    /// Servers that aren't well, keys and processes that should be gone.
+    /// Servers that aren't well, and keys and processes that should be gone.
     pub left: Vec<String>,
 }
 
@@ -113,12 +113,12 @@ impl Chaos {
         }
     }
 
-    /// Does recurring work.
+    /// Does the recurring work.
     fn tick(&mut self) {
         let now = boottime();
         self.site.tick();
         for mut fault in self.site.noticed() {
-            // It happened since the last look.
+            // The fault happened after the last check.
             fault.span.from = now - LOOKED_BEFORE;
             self.history.faults.push(fault);
         }
@@ -135,7 +135,7 @@ impl Chaos {
         }
     }
 
-    /// Resumes a suspended process, and records when: a busy machine does it late.
+    /// Resumes a suspended process and records the time, because a busy machine does it late.
     fn resume(&mut self, job: u32, pid: i32) {
         faults::resume(job, pid);
         let running = self.running.iter_mut().map(|(_, job)| job);
@@ -149,7 +149,7 @@ impl Chaos {
         }
     }
 
-    /// Records a trouble: from the last look before it to the first one after it.
+    /// Records a trouble, from the last check before it to the first one after it.
     fn note_trouble(&mut self, now: Nanos) {
         let was_whole = std::mem::replace(&mut self.is_whole, self.site.is_whole());
         if was_whole && self.is_whole {
@@ -243,7 +243,7 @@ impl Chaos {
         let mut fault = match self.site.inject(name, &mut self.dice) {
             Some(fault) => fault,
             None if boottime() - now < UNANSWERED => return,
-            // A server that didn't answer may have executed it nevertheless.
+            // A server that didn't answer may still have executed the command.
             None => SiteFault {
                 promotes: true,
                 ..SiteFault::new("perhaps", Duration::ZERO).forgetting(Forgets::Holds)
@@ -254,7 +254,7 @@ impl Chaos {
         self.history.faults.push(fault);
     }
 
-    /// Ends all faults, and waits for the ends of all jobs.
+    /// Ends all faults and waits until all jobs have ended.
     fn end(mut self) -> Done {
         for (_, job, pid) in std::mem::take(&mut self.suspended) {
             self.resume(job, pid);
@@ -290,7 +290,7 @@ impl Chaos {
         }
     }
 
-    /// Returns the processes of jobs that have ended. Keepers may live until the leases of killed jobs end.
+    /// Returns the processes of ended jobs. Keepers may live until the leases of killed jobs end.
     fn processes_left(&self) -> Vec<String> {
         let mark = format!("CHAOS_DIR={}\0", self.stage.dir.display());
         let end = boottime() + 15 * SECOND;
@@ -303,7 +303,7 @@ impl Chaos {
             .collect()
     }
 
-    /// Takes each lock once more, and returns the keys that should be gone afterwards.
+    /// Takes each lock once more. Returns the keys that should be gone afterwards.
     fn keys_left(&self) -> Vec<String> {
         let mut left = Vec::new();
         for name in NAMES {
@@ -346,7 +346,7 @@ impl Chaos {
     }
 }
 
-/// Makes the folders of a run, and puts the binary under test and the beater into `bin`.
+/// Creates the folders of a run, with the binary under test and the beater in `bin`.
 pub fn install(dir: &Path) {
     for part in ["bin", "beats", "tasks", "said"] {
         fs::create_dir(dir.join(part)).unwrap();
@@ -366,13 +366,13 @@ pub fn install(dir: &Path) {
     assert!(output.status.success(), "{stderr}");
 }
 
-/// A thread that reads the clock all the time, and records when it got no processor. It ends with this.
+/// Thread that reads the clock all the time and records the times when it got no processor. Ends with this value.
 struct ClockWatch {
     is_alive: Arc<()>,
     thread: JoinHandle<Vec<Span>>,
 }
 
-/// Shortest recorded gap. With the shortest TTL, a supervisor has little more time to kill its command.
+/// Shortest recorded gap. With the shortest TTL, a supervisor has little more time than this to kill its command.
 const GAP: Nanos = 15 * MS;
 
 impl ClockWatch {

@@ -1,5 +1,5 @@
-//! Faults of processes: killed, or suspended and resumed; at random, while they hold or wait, at the hand-over, just before
-//! a renewal.
+//! Faults of processes: they are killed, or suspended and resumed. A fault hits at random while a job holds or waits, at the
+//! hand-over, or just before a renewal.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use nix::unistd::Pid;
 use super::history::{Hit, Job, MS, Nanos, Process, ProcessFault, Role, Span, beats_of, boottime};
 use crate::support::{Dice, state};
 
-/// Variable that marks the processes of a job.
+/// Environment variable that marks the processes of a job.
 pub const JOB: &str = "CHAOS_JOB";
 
-/// Returns the mark of a job. It differs from that of a chaos that runs at the same time.
+/// Returns the mark of a job, which differs from the marks of a concurrent run of chaos.
 pub fn job_value(job: u32) -> String {
     format!("{}.{job}", std::process::id())
 }
@@ -22,14 +22,14 @@ fn job_mark(job: u32) -> String {
     format!("{JOB}={}\0", job_value(job))
 }
 
-/// Returns the processes that have this in their environment.
+/// Returns the processes that have this mark in their environment.
 pub fn marked(mark: &str) -> Vec<i32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|&pid| is_marked(pid, mark)).collect()
 }
 
-/// Returns a process in words: its state, and its command line.
+/// Describes a process by its state and its command line.
 pub fn described(pid: i32) -> String {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = String::from_utf8_lossy(&words).replace('\0', " ");
@@ -52,7 +52,7 @@ fn role(pid: i32) -> Option<Role> {
     }
 }
 
-/// A planned hit.
+/// Planned hit.
 pub struct Aim {
     pub job: u32,
     pub at: Nanos,
@@ -61,7 +61,7 @@ pub struct Aim {
     fault: ProcessFault,
 }
 
-/// Draws a job to hit, and when.
+/// Draws a job to hit, and the time.
 pub fn aim(dir: &Path, jobs: &[&Job], dice: &mut Dice) -> Option<Aim> {
     let now = boottime();
     let all = jobs.iter().map(|job| {
@@ -69,7 +69,7 @@ pub fn aim(dir: &Path, jobs: &[&Job], dice: &mut Dice) -> Option<Aim> {
         (*job, beats.into_iter().find(|one| is_beating(one, now)))
     });
     let (working, waiting): (Vec<_>, Vec<_>) = all.partition(|(_, beating)| beating.is_some());
-    // A suspended waiter delays those behind it.
+    // A suspended waiter delays all waiters behind it.
     let drawn = match (working.is_empty(), dice.chance(75), dice.chance(40)) {
         (false, true, _) => working,
         (_, _, true) if !waiting.is_empty() => waiting,
@@ -96,7 +96,7 @@ pub fn aim(dir: &Path, jobs: &[&Job], dice: &mut Dice) -> Option<Aim> {
         role: [Role::Worker, Role::Supervisor][usize::from(is_supervisor)],
         fault: [ProcessFault::Killed, ProcessFault::Suspended][usize::from(is_suspended)],
     };
-    // The next one takes part in a hand-over, too.
+    // Sometimes hits the next waiter instead, which takes part in the hand-over too.
     if how == "at the hand-over" && dice.chance(50) {
         let others = jobs.iter().filter(|other| other.names == job.names);
         let next = others.filter(|other| other.id != job.id);
@@ -112,7 +112,7 @@ fn is_beating(process: &Process, now: Nanos) -> bool {
     last.is_some_and(|period| now - period.until < 20 * MS)
 }
 
-/// Returns the approximate time of the next renewal: 50 ms after the start, and then after each third of the TTL.
+/// Returns the approximate time of the next renewal: 50 ms after the start, then after each third of the TTL.
 fn next_renewal(job: &Job, process: &Process, now: Nanos) -> Nanos {
     let first = process.periods[0].from + 50 * MS;
     let step = job.ttl / 3;
@@ -146,7 +146,7 @@ pub fn strike(aim: &Aim, dice: &mut Dice) -> Option<Hit> {
     })
 }
 
-/// Resumes a suspended process, if it is still the same one.
+/// Resumes a suspended process, unless its number belongs to another process now.
 pub fn resume(job: u32, pid: i32) {
     if is_marked(pid, &job_mark(job)) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);

@@ -1,5 +1,5 @@
-//! The record of a run of chaos, as the checker reads it: who beat when under which lock, each fault, and how each process
-//! ended. All moments are nanoseconds since the machine started, by the clock that all its processes share.
+//! Record of a run of chaos for the checker: all beats under each lock, each fault, and the end of each process. All times are
+//! nanoseconds since the machine started, by the clock that all its processes share.
 
 use std::fs;
 use std::path::Path;
@@ -44,17 +44,17 @@ pub struct History {
     /// End of the last fault.
     pub healed: Nanos,
     pub ended: Nanos,
-    /// Time of day minus the clock of all moments.
+    /// Time of day minus the clock of all other times.
     pub epoch: Nanos,
     pub jobs: Vec<Job>,
     pub faults: Vec<SiteFault>,
-    /// Times in which a server was down or unreachable.
+    /// Times during which a server was down or unreachable.
     pub troubled: Vec<Span>,
-    /// Times in which the machine gave no processor to a thread that only reads the clock.
+    /// Times during which the machine gave no processor to a thread that only reads the clock.
     pub starved: Vec<Span>,
 }
 
-/// How a job keeps its lock.
+/// Ways in which a job keeps its lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JobKind {
     /// `redlock run`.
@@ -75,9 +75,9 @@ pub struct Job {
     pub limit: u32,
     pub ttl: Nanos,
     pub kill_after: Nanos,
-    /// Longest lease that its work asks for beyond the TTL.
+    /// Longest lease beyond the TTL that its work requests.
     pub extends: Nanos,
-    /// Its `--wait`, 0 for `--no-wait`.
+    /// Its `--wait`; 0 for `--no-wait`.
     pub patience: Nanos,
     pub started: Nanos,
     pub ended: Option<Nanos>,
@@ -104,21 +104,21 @@ impl Job {
 /// A process that beats.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// True if COMMAND has started it.
+    /// True if COMMAND started it.
     pub is_descendant: bool,
-    /// Locks that it runs under, and the fencing token of each.
+    /// Locks that it runs under, and their fencing tokens.
     pub names: Vec<String>,
     pub fences: Vec<u64>,
     pub limit: u32,
     /// Its planned end.
     pub ends: Nanos,
-    /// Times in which it beat without a gap.
+    /// Times during which it beat without a gap.
     pub periods: Vec<Span>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A redlock: a waiter, the supervisor of a command, a keeper.
+    /// A redlock: waiter, supervisor of a command, or keeper.
     Supervisor,
     /// A process that runs under the lock.
     Worker,
@@ -135,11 +135,11 @@ pub struct Hit {
     pub pid: i32,
     pub role: Role,
     pub fault: ProcessFault,
-    /// A moment for a kill.
+    /// Time of the fault; empty for a kill.
     pub span: Span,
 }
 
-/// A command that a job ran within its work.
+/// Command that a job ran within its work.
 #[derive(Clone, Debug)]
 pub struct Task {
     pub label: String,
@@ -162,14 +162,14 @@ pub enum Forgets {
 #[derive(Clone, Debug)]
 pub struct SiteFault {
     pub what: String,
-    /// From before it began until its expected end.
+    /// Time from before its begin until its expected end.
     pub span: Span,
-    /// The only lock that it concerns; all locks without it.
+    /// The only affected lock; all locks if `None`.
     pub name: Option<String>,
     pub forgets: Forgets,
-    /// A replica may take over, without what `REDLOCK_SYNC=all` doesn't wait for: freezes, releases, the queue.
+    /// True if a replica may take over without the data that `REDLOCK_SYNC=all` doesn't wait for: freezes, releases, the queue.
     pub promotes: bool,
-    /// A server's clock is set, so that leases end sooner or later than planned.
+    /// True if it changes a server's clock, so that leases end earlier or later than planned.
     pub sets_clock: bool,
 }
 
@@ -195,7 +195,7 @@ impl SiteFault {
     }
 }
 
-/// Reads the file of a beater; `None` while it is too young.
+/// Reads the file of a beater. Returns `None` if the beater hasn't written all of it yet.
 pub fn read_beats(path: &Path) -> Option<Process> {
     let bytes = fs::read(path).ok()?;
     let number = |at: usize| -> Option<i64> {
@@ -229,14 +229,14 @@ pub fn read_beats(path: &Path) -> Option<Process> {
     (!process.periods.is_empty()).then_some(process)
 }
 
-/// Returns all processes that beat for a job.
+/// Returns all beating processes of a job.
 pub fn beats_of(dir: &Path, job: u32) -> Vec<Process> {
     let own = fs::read_dir(dir.join("beats").join(job.to_string()));
     let own = own.into_iter().flatten().flatten();
     own.filter_map(|entry| read_beats(&entry.path())).collect()
 }
 
-/// Returns the commands that a job's work has run.
+/// Returns the commands that a job ran within its work.
 pub fn tasks_of(dir: &Path, job: u32) -> Vec<Task> {
     let text = fs::read_to_string(dir.join("tasks").join(job.to_string())).unwrap_or_default();
     text.lines().filter_map(read_task).collect()

@@ -1,6 +1,6 @@
-//! Failovers in a network that is cut, slow or lossy: servers, sentinels and clients have a host each, and a switch of the
-//! tests' own joins these. Each scenario states its expected outcome. `make search WHAT=partition` plays all, and with
-//! `SCENARIO=name` that one.
+//! Failovers in a network that is cut, slow or lossy. Each server, sentinel and client has a host of its own, and a switch of
+//! the tests joins the hosts. Each scenario states its expected outcome. `make search WHAT=partition` plays all,
+//! `SCENARIO=name` only that one.
 //!
 //! `lab` is the hosts and the jobs, `report` the events of each lock, and `directed` the scenarios.
 
@@ -15,7 +15,7 @@ use report::Finding;
 
 #[test]
 fn scenarios_have_their_expected_outcomes() {
-    // Only on request: all take half an hour.
+    // Only on request, because all scenarios take half an hour.
     let Some(only) = asked::<String>("PARTITION_SCENARIO") else {
         return;
     };
@@ -28,7 +28,7 @@ fn scenarios_have_their_expected_outcomes() {
     let mut broken = Vec::new();
     let mut count = 0;
     for (name, play) in wanted {
-        // A site that never gets well is one that has failed, and the others are played all the same.
+        // A site that never becomes well counts as failed, and the other scenarios are still played.
         let finding = std::panic::catch_unwind(play).unwrap_or_else(|_| Finding::unplayed());
         let _ = std::io::stdout().write_all(finding.in_words(name).as_bytes());
         count += 1;
@@ -43,7 +43,7 @@ fn scenarios_have_their_expected_outcomes() {
     );
 }
 
-/// The one that takes seconds is played among the other tests, too.
+/// Plays the scenario that takes only seconds; it runs in `make test` too.
 #[test]
 fn jobs_of_a_client_that_is_cut_off_are_over_before_others_start() {
     if Network::of(1).is_some() {

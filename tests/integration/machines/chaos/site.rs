@@ -1,7 +1,7 @@
-//! The servers of a run of chaos and their faults: processes that die, hang and come back with or without their data, full
-//! memory, clocks that are set, slow or cut connections, failovers.
+//! Servers of a run of chaos and their faults: processes that die, hang and return with or without their data, full memory,
+//! changed clocks, slow or cut connections, failovers.
 //!
-//! A fault begins with [`Topology::inject`], and ends when [`Topology::tick`] sees that its time is over.
+//! A fault begins with [`Topology::inject`], and ends at the first [`Topology::tick`] after its time is over.
 
 pub mod sentinel;
 pub mod single;
@@ -14,43 +14,43 @@ use super::history::{Forgets, SiteFault};
 use super::workers::lock_of;
 use crate::support::{Dice, Redis, ask_within};
 
-/// Longest time until all is well after the last fault.
+/// Longest time until all servers are well after the last fault.
 const HEALING: Duration = Duration::from_secs(60);
 
-/// Time until another attempt to tell a server something.
+/// Time until the next attempt to give a server a command.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Time for the reply to a question while a fault begins.
+/// Longest wait for a reply while a fault begins.
 const PATIENCE: Duration = Duration::from_millis(40);
 
-/// The servers of a run, all gone when dropped.
+/// Servers of a run; gone when dropped.
 pub trait Topology {
     fn described(&self) -> String;
     fn environment(&self) -> Vec<(&'static str, String)>;
-    /// The range of sensible TTLs, in milliseconds.
+    /// Returns the range of sensible TTLs, in milliseconds.
     fn ttls(&self) -> (i64, i64);
-    /// The server that has the keys now, reached by its Unix socket, which no fault of a line concerns.
+    /// Returns the server that has the keys now. Tests use its Unix socket, which no fault of a line affects.
     fn observer(&self) -> Option<&Redis>;
-    /// Names of all faults, with commas between; the more frequent ones occur more often.
+    /// Returns the names of all faults, separated by commas; more frequent ones occur more often.
     fn faults(&self) -> &'static str;
     /// Begins a fault, if the servers are in a state that allows it. Takes 50 ms at most.
     fn inject(&mut self, fault: &str, dice: &mut Dice) -> Option<SiteFault>;
-    /// Faults that happened without having been injected: on a busy machine a server may seem dead to the others.
+    /// Returns the faults that happened without being injected: on a busy machine a server may seem dead to the others.
     fn noticed(&mut self) -> Vec<SiteFault> {
         Vec::new()
     }
-    /// Time that all must be well before another server can no longer take over because of an earlier fault.
+    /// Returns how long all must be well before another server can no longer take over because of an earlier fault.
     fn settles_in(&self) -> Duration {
         Duration::ZERO
     }
     fn later(&mut self) -> &mut Later;
     fn carry_out(&mut self, then: Then);
-    /// Does recurring work.
+    /// Does the recurring work.
     fn look_after(&mut self) {}
     /// Returns the reason if not all servers are well.
     fn lacking(&mut self) -> Option<String>;
 
-    /// Ends faults whose time is over. To be called every 20 ms or so.
+    /// Ends the faults whose time is over. Must be called about every 20 ms.
     fn tick(&mut self) {
         let now = Instant::now();
         while let Some(then) = self.later().due(now) {
@@ -63,7 +63,7 @@ pub trait Topology {
         self.later().0.is_empty() && self.lacking().is_none()
     }
 
-    /// Ends all faults. Returns when all is well again, or after a minute with the reason why it isn't.
+    /// Ends all faults. Returns when all servers are well again, or after a minute the reason why they aren't.
     fn heal(&mut self) -> Result<(), String> {
         for (_, then) in std::mem::take(&mut self.later().0) {
             self.carry_out(then);
@@ -94,23 +94,23 @@ pub enum State {
     Dead,
 }
 
-/// The step that ends a fault. Servers are numbered.
+/// Step that ends a fault. Servers are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     Resume(usize),
     Launch(usize),
     /// Like `Launch`, even if the primary has lost its data.
     Restart(usize),
-    /// Gives a full server memory again.
+    /// Gives memory back to a full server.
     Free(usize),
     EndLineFault,
-    /// Sets the clock of a server by this many milliseconds.
+    /// Changes the clock of a server by this many milliseconds.
     SetClock(i64),
     ResumeSentinel(usize),
     LaunchSentinel(usize),
 }
 
-/// Steps to take later.
+/// Steps for later.
 #[derive(Default)]
 pub struct Later(Vec<(Instant, Then)>);
 
@@ -125,7 +125,7 @@ impl Later {
     }
 }
 
-/// Draws whether servers keep their data when they die, and returns their options.
+/// Draws whether servers keep their data when they die. Returns that and their options.
 fn draw_options(dice: &mut Dice) -> (bool, Vec<&'static str>) {
     let keeps_data = dice.chance(50);
     let mut options = words!("--enable-debug-command local").to_vec();
@@ -135,22 +135,22 @@ fn draw_options(dice: &mut Dice) -> (bool, Vec<&'static str>) {
     (keeps_data, options)
 }
 
-/// Draws a duration in milliseconds, the end excluded.
+/// Draws a duration in milliseconds, excluding the end.
 fn ms(dice: &mut Dice, from: i64, to: i64) -> Duration {
     Duration::from_millis(dice.between(from, to).unsigned_abs())
 }
 
-/// Returns the server's answer if it comes at once.
+/// Returns the server's reply, if it comes at once.
 fn tell(redis: &Redis, command: &[&str]) -> Option<Value> {
     ask_within(PATIENCE, &redis.socket(), command)
 }
 
-/// Returns true if the server executes commands: it has loaded its data, and is neither suspended nor paused.
+/// Returns true if the server executes commands: it has loaded its data and is neither suspended nor paused.
 fn answers(redis: &Redis) -> bool {
     matches!(tell(redis, &["PING"]), Some(Value::SimpleString(_)))
 }
 
-/// Begins a fault of a single server: its memory, its clients, its keys.
+/// Begins a fault of a single server, in its memory, its clients or its keys.
 fn disturb(redis: &Redis, fault: &str, dice: &mut Dice) -> Option<SiteFault> {
     if !answers(redis) {
         return None;
@@ -178,7 +178,7 @@ fn disturb(redis: &Redis, fault: &str, dice: &mut Dice) -> Option<SiteFault> {
         "slow command" => {
             lasts = ms(dice, 100, 500);
             let time = lasts.as_secs_f64().to_string();
-            // The answer would come only at its end.
+            // The reply would come only at the end of the sleep.
             let moment = Duration::from_millis(1);
             ask_within(moment, &redis.socket(), &["DEBUG", "SLEEP", &time]);
         }
@@ -192,12 +192,12 @@ fn disturb(redis: &Redis, fault: &str, dice: &mut Dice) -> Option<SiteFault> {
     Some(SiteFault::new("", lasts).forgetting(forgets))
 }
 
-/// Deletes the key of a lock, or one beside it.
+/// Deletes the key of a lock, or a key beside it.
 fn delete_one(redis: &Redis, dice: &mut Dice) -> Option<SiteFault> {
     let keys: Vec<String> = redis::from_redis_value(tell(redis, &["KEYS", "*"])?).ok()?;
     let of_locks = keys.iter().filter_map(|key| Some((key, lock_of(key)?)));
     let mut of_locks: Vec<(&String, &str)> = of_locks.collect();
-    // So that the dice decide alone.
+    // Sorted, so that only the dice decide.
     of_locks.sort_unstable();
     if of_locks.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! Jobs of all kinds that want the locks, and the operators who step in, each drawn from the dice.
+//! Jobs of all kinds that compete for the locks, and operators who step in, all drawn from the dice.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -10,11 +10,11 @@ use super::history::{Job, JobKind, MS, SECOND, SHARED, boottime};
 use super::site::Topology;
 use crate::support::{Dice, without_terminal};
 
-/// All locks: `a` is mostly exclusive, `b` has all modes, `c` is the second of several, `d` is for what runs once, and `e`
-/// is always exclusive.
+/// Names of all locks: `a` is mostly exclusive, `b` has all modes, `c` is the second of several, `d` is for jobs that run once,
+/// and `e` is always exclusive.
 pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// The first lock of a job, as often as jobs want it.
+/// First lock of a job; more popular names occur more often.
 const WANTED: [&str; 12] = ["a", "a", "a", "a", "b", "b", "b", "c", "d", "e", "e", "e"];
 
 /// Files of a run of chaos, and the environment of its commands.
@@ -33,7 +33,7 @@ impl Stage {
         }
     }
 
-    /// Returns a command whose standard error goes to the file of `who`. It has no terminal.
+    /// Returns a command without a terminal, whose standard error goes to the file of `who`.
     pub fn command(&self, words: &[&str], who: &str) -> Command {
         let bin = self.dir.join("bin");
         let mut command = Command::new(words[0]);
@@ -68,7 +68,7 @@ impl Stage {
     }
 }
 
-/// Draws a job and the command that starts it.
+/// Draws a job. Returns it with the command that starts it.
 pub fn draw(id: u32, stage: &Stage, dice: &mut Dice) -> (Job, Command) {
     let ttl = dice.between(stage.ttls.0, stage.ttls.1);
     let mut job = Job {
@@ -102,10 +102,10 @@ fn timing(job: &Job) -> String {
     format!("--ttl {ttl}ms -k {kill_after}ms {wait}")
 }
 
-/// Returns the options of a job, and draws its mode.
+/// Draws the mode of a job. Returns its options.
 fn options(job: &mut Job, dice: &mut Dice) -> String {
     let name = job.names[0].as_str();
-    // Without -q redlock says whether it has released the lock, and so recorded the success.
+    // Without -q, redlock reports whether it has released the lock, and so recorded the success.
     let quiet = if name == "d" { "" } else { "-q " };
     let may_share = name == "b" || name == "a" && dice.chance(5);
     let mode = match dice.between(0, 10) {
@@ -122,7 +122,7 @@ fn options(job: &mut Job, dice: &mut Dice) -> String {
     format!("{quiet}{}{mode}", timing(job))
 }
 
-/// Returns the words of a beater, and how many milliseconds it beats.
+/// Returns the command line of a beater, and the length of its work in milliseconds.
 fn work(job: &mut Job, dice: &mut Dice) -> (Vec<String>, i64) {
     let lasts = match dice.between(0, 10) {
         0..4 => dice.between(1, 100),
@@ -177,7 +177,7 @@ fn run(job: &mut Job, options: &str, dice: &mut Dice) -> String {
     format!("exec redlock run {options} {more}{name} -- {words}")
 }
 
-/// A script that a keeper watches over.
+/// Returns a script whose lock a keeper renews.
 fn kept(job: &mut Job, options: &str, dice: &mut Dice) -> String {
     job.kind = JobKind::Kept;
     let (words, _) = work(job, dice);

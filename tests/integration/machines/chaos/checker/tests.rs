@@ -1,15 +1,16 @@
-//! Histories written by hand: the checker finds each kind of broken promise, and accepts what the manual allows.
+//! Tests the checker with histories written by hand: it finds each kind of broken promise, and accepts everything that the
+//! manual allows.
 
 use super::super::history::{Process, SHARED};
 use super::*;
 
-/// A span in milliseconds.
+/// Returns a span, given in milliseconds.
 fn span(from: Nanos, until: Nanos) -> Span {
     Span::new(from * MS, until * MS)
 }
 
-/// A run whose command beats from one millisecond to another, under an exclusive lock "a" of two seconds. The fencing token
-/// is the time when it began.
+/// Returns a run whose command beats between two times in milliseconds, under an exclusive lock "a" with a TTL of two seconds.
+/// Its fencing token is the time of its start.
 fn run(id: u32, from: Nanos, until: Nanos) -> Job {
     let span = span(from, until);
     let process = Process {
@@ -54,7 +55,7 @@ impl Job {
         self.with(|job| job.kind = JobKind::Kept)
     }
 
-    /// Started at this millisecond.
+    /// Sets the start, in milliseconds.
     fn come(self, at: Nanos) -> Self {
         self.with(|job| job.started = at * MS)
     }
@@ -88,7 +89,7 @@ impl Job {
         self
     }
 
-    /// COMMAND ends then, and a descendant goes on.
+    /// Ends COMMAND at this time, while a descendant goes on.
     fn survived_from(mut self, at: Nanos) -> Self {
         let mut descendant = self.processes[0].clone();
         descendant.is_descendant = true;
@@ -125,7 +126,7 @@ fn classes(history: &History) -> Vec<Class> {
     Verdict::of(history).overlaps.into_keys().collect()
 }
 
-/// Returns the promises that are broken.
+/// Returns the broken promises.
 fn broken(history: &History) -> Vec<&'static str> {
     let broken = Verdict::of(history).broken;
     broken.iter().map(|broken| broken.promise).collect()
@@ -163,23 +164,23 @@ fn a_suspended_or_killed_supervisor_excuses_overlaps_after_its_lease_only() {
     let left = || first().killed(2500).survived_from(2501);
     for (first, from, class) in [
         (first().suspended(1500, 5900), 4000, Class::Suspended),
-        // It acts when it is resumed.
+        // A resumed supervisor stops its command.
         (first().suspended(1500, 5000), 4000, Class::Forbidden),
         (worker, 4000, Class::Forbidden),
-        // A keeper that is killed while it is suspended does nothing more.
+        // A keeper that is killed while suspended can't stop anything.
         (dead, 4000, Class::Suspended),
-        // Its lease had not ended yet.
+        // The lease of the first had not ended yet.
         (first().suspended(2500, 5900), 3000, Class::Forbidden),
         (left(), 3000, Class::Forbidden),
         (left(), 4600, Class::Orphaned),
         (first().kept().killed(2500), 4600, Class::Orphaned),
-        // The kernel kills COMMAND itself.
+        // The kernel kills COMMAND together with its redlock.
         (first().killed(2500), 4600, Class::Forbidden),
     ] {
         let jobs = [first, run(2, from, 8000)];
         assert_eq!(classes(&history(&jobs)), [class], "{jobs:#?}");
     }
-    // One that was suspended before the start of its command must not start it.
+    // A waiter that was suspended before the start of its command must not start it.
     let late = |from| {
         let late = run(2, from, 5890).come(900).suspended(1500, 5400);
         late.with_fence(1_400_000)
@@ -204,7 +205,7 @@ fn lost_data_clocks_and_processors_excuse_overlaps_soon_after() {
         fault.name = Some("b".into());
     };
     assert_eq!(of(other), [Class::Forbidden]);
-    // A hold that began after the loss can't have been lost.
+    // A hold that began after the loss can't have been lost in it.
     let after = history(&[run(1, 2500, 3500).come(2400), run(2, 3000, 5000)]);
     assert_eq!(classes(&after.loss(1800)), [Class::Forbidden]);
     let starved = |ms: Nanos| {
@@ -224,7 +225,7 @@ fn fencing_tokens_grow() {
     assert_eq!(broken(&with(next(1_000_000))), [P3]);
     assert_eq!(broken(&with(next(999_999))), [P3]);
     assert_kept(&with(next(999_999).suspended(2000, 2099)));
-    // By a clock that was set back, without the lock's state.
+    // A token without the lock's state comes from the clock, which was set back here.
     let lost = with(next(999_999)).loss(2000);
     assert_eq!(broken(&lost), [P3]);
     assert_kept(&lost.fault(2000, |fault| fault.sets_clock = true));
@@ -238,7 +239,7 @@ fn a_resource_that_checks_the_token_never_goes_back() {
     };
     assert_eq!(with(1520, 1), [""; 0]);
     assert_eq!(with(1520, 0), [P2]);
-    // It may have been first.
+    // The write may have been first.
     assert_eq!(with(1505, 0), [""; 0]);
 }
 

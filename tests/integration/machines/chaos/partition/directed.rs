@@ -1,4 +1,4 @@
-//! Scenarios, each with what has to come out.
+//! Scenarios with their expected outcomes.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use super::report::Finding;
 use crate::machines::chaos::history::{Nanos, boottime};
 use crate::support::{Cluster, Link, MASTER, asked, wait_until};
 
-/// A name, and the function that plays it.
+/// Name, and the function that plays the scenario.
 pub type Scenario = (&'static str, fn() -> Finding);
 
-/// The hosts.
+/// Hosts of the clients and sentinels.
 const A: usize = CLIENTS;
 const B: usize = CLIENTS + 1;
 const S1: usize = SENTINELS;
@@ -19,18 +19,18 @@ const S3: usize = SENTINELS + 2;
 
 const ALL_SYNCED: &str = "REDLOCK_SYNC=all --ttl 15s -k 1s";
 const PLAIN: &str = "--ttl 15s -k 1s";
-/// If others must not wait until a lease ends.
+/// Options for scenarios in which other jobs must not need to wait until a lease ends.
 const SLOW: &str = "REDLOCK_SYNC=all --ttl 30s -k 1s";
-/// For where a lease has to end before others start.
+/// Options for scenarios in which a lease must end before other jobs start.
 const SHORT: &str = "REDLOCK_SYNC=all --ttl 6s -k 1s";
 
-/// How long a start may take beyond the failover itself, in seconds.
+/// Longest delay of a start beyond the failover itself, in seconds.
 const BEYOND: f64 = 3.0;
 
-/// Longest time without a start if the primary is killed, with the failover, in seconds.
+/// Longest time without a start if the primary is killed, including the failover, in seconds.
 const KILLED: f64 = 4.5;
 
-/// How long it takes until the sentinels say that a replica is down, in seconds.
+/// Time until the sentinels report that a replica is down, in seconds.
 const NOTICED: f64 = 3.0;
 
 pub const ALL: &[Scenario] = &[
@@ -57,7 +57,8 @@ pub const ALL: &[Scenario] = &[
     ("cluster-mix", cluster_mix),
 ];
 
-/// Two locks that two clients want all the time, for 300 ms: one is confirmed by all replicas, one isn't.
+/// Lets two clients compete for two locks all the time, 300 ms each. Grants of one lock wait for all replicas, those of the
+/// other for none.
 fn both_locks<Site>(lab: &mut Lab<Site>) {
     for client in [A, B] {
         lab.repeat(client, "all", ALL_SYNCED, 300..301);
@@ -67,9 +68,8 @@ fn both_locks<Site>(lab: &mut Lab<Site>) {
     lab.until_started("plain", 4);
 }
 
-/// The primary, R2, S1 and A are cut off from R3, R4, S2, S3 and B, which make R3 or R4 the primary. The old one lists R2 alone in
-/// the end, and so does S1 if it is reset. What runs on the side of A is over before anything starts on that of B, where most
-/// sentinels are.
+/// Cuts the primary, R2, S1 and A off from R3, R4, S2, S3 and B, which promote R3 or R4. In the end the old primary lists only
+/// R2, and so does S1 if it is reset. Jobs on A's side end before any start on B's side, which has most sentinels.
 fn v1(is_reset: bool) -> Finding {
     let mut lab = Lab::start(4, 2, "--repl-timeout 5");
     for client in [A, B] {
@@ -97,8 +97,8 @@ fn v1(is_reset: bool) -> Finding {
     finding
 }
 
-/// The primary and the first sentinel of the URL are cut off from the other servers and sentinels, which replace that primary.
-/// Clients reach all. Runs that begin later take no lock at the old primary, although that sentinel still names it.
+/// Cuts the primary and the first sentinel of the URL off from the other servers and sentinels, which replace that primary.
+/// Clients reach all of them. Later runs take no lock at the old primary, although that sentinel still names it.
 fn disagreeing_sentinel() -> Finding {
     let mut lab = Lab::start(3, 2, "");
     both_locks(&mut lab);
@@ -112,14 +112,13 @@ fn disagreeing_sentinel() -> Finding {
     pass(40);
     let (mut finding, [all, new]) = lab.end(began, ["all", "new"]);
     finding.expect_well(&[&all, &new]);
-    // The old primary still answers, so a renewal there has to fail first.
+    // The old primary still answers, so a renewal there must fail first.
     finding.expect_starts(&all, took + 2.0 * BEYOND);
     finding
 }
 
-/// An operator has the primary replaced every 10 s. With `REDLOCK_SYNC=all` there are as many holds as without, and no
-/// job is stopped, short or long. Without it a job may lose a lock that was granted in the moment of a failover, and only
-/// then.
+/// Lets an operator replace the primary every 10 s. With `REDLOCK_SYNC=all` there are as many holds as without, and no job is
+/// stopped, short or long. Without it a job may lose a lock that was granted at the moment of a failover, but no other lock.
 fn sentinel_failover() -> Finding {
     let mut lab = Lab::start(3, 2, "");
     both_locks(&mut lab);
@@ -144,8 +143,8 @@ fn sentinel_failover() -> Finding {
     finding
 }
 
-/// Holds end in the two seconds after an operator has had the primary replaced, 10 s after another failover. Each of these locks
-/// is granted as soon as there is a primary, long before the TTL is over.
+/// Ends holds within two seconds after an operator has replaced the primary, 10 s after another failover. Each lock is granted
+/// as soon as there is a primary, long before the TTL is over.
 fn release_in_failover() -> Finding {
     const HOLD: i64 = 8000;
     let locks = ["0", "1", "2", "3", "4", "5", "6", "7"];
@@ -171,7 +170,7 @@ fn release_in_failover() -> Finding {
     finding
 }
 
-/// The primary is killed while runs hold, wait and release. Starts follow a failover within [`BEYOND`].
+/// Kills the primary while runs hold, wait and release. Starts follow a failover within [`BEYOND`].
 fn killed_primary() -> Finding {
     let mut lab = Lab::start(3, 2, "");
     both_locks(&mut lab);
@@ -189,10 +188,10 @@ fn killed_primary() -> Finding {
     finding
 }
 
-/// The primary is killed every 15 s, and started again once another has taken over.
+/// Kills the primary every 15 s, and starts it again after another server has taken over.
 fn killed_often() -> Finding {
     let mut lab = Lab::start(3, 2, "");
-    // Releases are repeated for as long as --kill-after, which is 5 s.
+    // Runs repeat a failed release for --kill-after, which is 5 s.
     for client in [A, B] {
         lab.repeat(client, "all", "REDLOCK_SYNC=all --ttl 15s", 300..301);
     }
@@ -212,7 +211,7 @@ fn killed_often() -> Finding {
     finding
 }
 
-/// A primary is silent until another has taken over, and then comes back as one that doesn't know of that.
+/// Silences a primary until another server has taken over. The old primary then returns without knowing that.
 fn ex_primary(befall: fn(&Lab)) -> Finding {
     let mut lab = Lab::start(3, 2, "");
     both_locks(&mut lab);
@@ -224,7 +223,7 @@ fn ex_primary(befall: fn(&Lab)) -> Finding {
     pass(3);
     lab.network.heal();
     lab.all.servers[0].resume();
-    // Nobody waits for this one: its runs begin now.
+    // Runs of "new" begin now, so none of them has met the old primary.
     lab.repeat(B, "new", ALL_SYNCED, 300..301);
     pass(25);
     let locks = ["all", "plain", "long", "new"];
@@ -237,7 +236,7 @@ fn ex_primary(befall: fn(&Lab)) -> Finding {
     finding
 }
 
-/// The replica that sentinels prefer has lost its line to the primary, and is promoted: nothing was granted meanwhile.
+/// Cuts the replica that sentinels prefer off from the primary, and lets them promote it: nothing was granted meanwhile.
 fn replica_without_line() -> Finding {
     let mut lab = Lab::start(3, 2, "--repl-timeout 5");
     lab.all.prefer(1);
@@ -256,13 +255,13 @@ fn replica_without_line() -> Finding {
     let (mut finding, [all]) = lab.end(began, ["all"]);
     finding.expect(is_promoted, "the replica without a line was promoted");
     finding.expect_well(&[&all]);
-    // No hold begins in the 8 s of the cut, and one that began just before it ends late.
+    // No hold begins during the 8 s of the cut, and one that began just before it ends late.
     finding.expect_starts(&all, 8.0 + took + 8.0);
     finding
 }
 
-/// A replica that was cut off for so many seconds comes back and connects again. The primary may still have its old connection,
-/// too, unless its `repl-timeout` is over.
+/// Cuts a replica off for this many seconds, until it connects again. The primary may still have its old connection too, unless
+/// its `repl-timeout` is over.
 fn replica_back(of_primary: &str, of_replica: &str, seconds: u64) -> Finding {
     let mut lab = Lab::start(3, 2, &format!("--repl-timeout {of_primary}"));
     lab.all.servers[2].cli(&["CONFIG", "SET", "repl-timeout", of_replica]);
@@ -271,8 +270,8 @@ fn replica_back(of_primary: &str, of_replica: &str, seconds: u64) -> Finding {
     lab.until_started("long", 1);
     let began = boottime();
     lab.network.cut(2);
-    // TCP sends again after 0.2, 0.6, 1.4 s and so on. The primary does so after 25.4 s and then after 51 s, and only then
-    // hears that its old connection is over; a replica that gives that up after 4 s, after 30 s and then after 56 s.
+    // TCP sends again after 0.2, 0.6, 1.4 s and so on. The primary sends after 25.4 s and then 51 s, and only then learns that
+    // its old connection is over. A replica that gives up after 4 s sends after 30 s and then 56 s.
     pass(seconds);
     lab.network.heal();
     let back = boottime();
@@ -293,8 +292,8 @@ fn replica_back(of_primary: &str, of_replica: &str, seconds: u64) -> Finding {
     finding
 }
 
-/// A hold ends while only its run reaches the primary: with `REDLOCK_SYNC=all` its lock is free at the next primary all the
-/// same, and otherwise when the lease ends.
+/// Ends a hold while only its run reaches the primary. With `REDLOCK_SYNC=all` the lock is free at the next primary at once;
+/// otherwise it is free when the lease ends.
 fn release_to_old() -> Finding {
     const HOLD: i64 = 3000;
     let mut lab = Lab::start(3, 2, "");
@@ -318,7 +317,7 @@ fn release_to_old() -> Finding {
     finding
 }
 
-/// A client is cut off from all with its jobs, which are over before others start; nothing fails over.
+/// Cuts a client with its jobs off from everything. The jobs end before others start; nothing fails over.
 pub fn cut_client() -> Finding {
     let mut lab = Lab::start(3, 2, "");
     for (lock, options) in [("all", SHORT), ("plain", "--ttl 6s -k 1s")] {
@@ -339,7 +338,7 @@ pub fn cut_client() -> Finding {
     finding
 }
 
-/// A replica is cut off, and the clients are far from all servers and sentinels.
+/// Cuts a replica off while the clients are far from all servers and sentinels.
 fn far_away(round_trip: u32) -> Finding {
     let mut lab = Lab::start(3, 2, "");
     let servers: Vec<usize> = (0..CLIENTS).collect();
@@ -353,13 +352,13 @@ fn far_away(round_trip: u32) -> Finding {
     pass(40);
     let (mut finding, [all]) = lab.end(began, ["all"]);
     finding.expect_well(&[&all]);
-    // A run needs a few round trips to begin.
+    // A run needs a few round trips to start.
     finding.expect_starts(&all, NOTICED + BEYOND + 0.02 * f64::from(round_trip));
     finding
 }
 
-/// The owner of the locks has a replica beside it and two at another site, which are all cut off from each other; an operator
-/// has that other site take over (`CLUSTER FAILOVER TAKEOVER`). Not more than one site goes on.
+/// Cuts two sites off from each other: the owner of the locks with one replica, and two more replicas. An operator lets the
+/// other site take over (`CLUSTER FAILOVER TAKEOVER`). Jobs go on at one site at most.
 fn cluster_takeover() -> Finding {
     let mut lab = Lab::cluster(&[0, 1, 2, 0, 0], 2);
     for client in [A, B] {
@@ -378,8 +377,8 @@ fn cluster_takeover() -> Finding {
     finding
 }
 
-/// Faults befall a cluster one after the other: its owner of the locks hangs, is cut off and is replaced on request, one of that
-/// owner's two replicas is cut off, and all lines are slow or lose frames.
+/// Plays faults of a cluster one after the other. The owner of the locks hangs, is cut off and is replaced on request. A
+/// replica of the owner is cut off, and all lines are slow or lose frames.
 fn cluster_mix() -> Finding {
     const FAULTS: [fn(&Lab<Cluster>, usize); 6] = [
         |lab, owner| lab.all.nodes[owner].stall(),
@@ -403,8 +402,8 @@ fn cluster_mix() -> Finding {
     judge_mix(lab, began)
 }
 
-/// Faults befall servers with sentinels one after the other: their primary hangs, is cut off, is killed and is replaced on
-/// request, a replica is cut off, and all lines are slow or lose frames.
+/// Plays faults of servers with sentinels one after the other. The primary hangs, is cut off, is killed and is replaced on
+/// request. A replica is cut off, and all lines are slow or lose frames.
 fn sentinel_mix() -> Finding {
     const FAULTS: [fn(&mut Lab, usize); 7] = [
         |lab, primary| lab.all.servers[primary].stall(),
@@ -433,7 +432,7 @@ fn sentinel_mix() -> Finding {
     judge_mix(lab, began)
 }
 
-/// Judges a mix of faults that began at this moment.
+/// Judges a mix of faults since `began`.
 fn judge_mix<Site>(mut lab: Lab<Site>, began: Nanos) -> Finding {
     let (mut finding, [all]) = lab.end(began, ["all"]);
     finding.expect_well(&[&all]);
@@ -441,7 +440,7 @@ fn judge_mix<Site>(mut lab: Lab<Site>, began: Nanos) -> Finding {
     finding
 }
 
-/// Number of times that each fault of a mix comes: `PARTITION_ROUNDS`, else 1.
+/// Returns the rounds of each fault in a mix: `PARTITION_ROUNDS`, or 1.
 fn rounds() -> usize {
     asked("PARTITION_ROUNDS").unwrap_or(1)
 }

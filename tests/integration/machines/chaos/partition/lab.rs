@@ -1,4 +1,4 @@
-//! Servers, sentinels and clients, each on a host of its own, and jobs that want locks there again and again.
+//! Servers, sentinels and clients, each on a host of its own, and jobs that compete for locks there.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -17,27 +17,27 @@ use crate::support::{
     wait_until,
 };
 
-/// Port of the first server; each further one has the next.
+/// Port of the first server; the others have the next ones.
 const SERVER_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// The hosts: first those of up to six servers, then those of three sentinels, then those of clients. The nodes of a cluster
-/// have those of sentinels, too.
+/// First hosts of the sentinels and of the clients. Up to six servers come before them. A cluster's nodes use the sentinels'
+/// hosts too.
 pub const SENTINELS: usize = 6;
 pub const CLIENTS: usize = 9;
 
-/// How far the servers' clocks are ahead, in milliseconds: by less than the clock skew that redlock expects.
+/// Lead of each server's clock, in milliseconds: less than the clock skew that redlock expects.
 const AHEAD: [i64; 4] = [0, 300, 150, 400];
 
-/// A run of a job, and its client.
+/// Run of a job, and its client.
 #[derive(Clone)]
 pub struct Run {
     pub client: usize,
-    /// Without a status while it runs, and if the lab has ended it.
+    /// Has no status while it runs, or if the lab ended it.
     pub job: Job,
 }
 
-/// A site, which is servers with sentinels or a cluster, and the jobs on clients; gone when dropped.
+/// A site (servers with sentinels, or a cluster) with jobs on clients; gone when dropped.
 pub struct Lab<Site = Replicated> {
     pub all: Site,
     url: String,
@@ -45,13 +45,13 @@ pub struct Lab<Site = Replicated> {
     crew: Vec<JoinHandle<()>>,
     dir: tempfile::TempDir,
     _clocks: Vec<WallClock>,
-    // Gone after what runs on its hosts.
+    // Must be dropped last, because everything above runs on its hosts.
     pub network: Network,
 }
 
 impl Lab {
-    /// A primary, replicas and three sentinels with the timers that sentinels usually have; all is well when this
-    /// returns. The options are those of all servers, of which number 0 is the primary.
+    /// Starts a primary, replicas and three sentinels with their usual timers, and waits until all are well. All servers get
+    /// the options; number 0 is the primary.
     pub fn start(servers: usize, clients: usize, options: &str) -> Self {
         Self::with(clients, |network, start| {
             let places: Vec<(String, u16)> = (0..servers)
@@ -90,7 +90,7 @@ impl Lab {
         })
     }
 
-    /// The server that a sentinel calls the primary.
+    /// Returns the server that a sentinel calls the primary.
     pub fn named(&self, sentinel: usize) -> Option<usize> {
         let port = self.all.sentinels[sentinel].primary_port()?;
         self.all
@@ -99,8 +99,8 @@ impl Lab {
             .position(|server| server.port == port)
     }
 
-    /// Waits until another server than the first is the primary, as two of the sentinels and itself say; how many seconds that
-    /// has taken.
+    /// Waits until another server than the first is the primary, according to itself and two sentinels. Returns the time in
+    /// seconds.
     pub fn until_failover(&self) -> f64 {
         let began = Instant::now();
         wait_until("another server is the primary", || {
@@ -115,7 +115,7 @@ impl Lab {
         began.elapsed().as_secs_f64()
     }
 
-    /// Starts a server again that was killed, as a replica of the one that has taken over.
+    /// Starts a killed server again, as a replica of the new primary.
     pub fn start_again(&mut self, number: usize) {
         let primary = self.all.primary_after(number);
         let port = self.all.servers[primary].port;
@@ -126,7 +126,7 @@ impl Lab {
 }
 
 impl Lab<Cluster> {
-    /// A cluster of three primaries and of a replica of each of these; the locks are at number 0.
+    /// Starts a cluster of three primaries, and a replica of each given primary; number 0 owns the locks.
     pub fn cluster(replicas_of: &[usize], clients: usize) -> Self {
         Self::with(clients, |_, start| {
             let mut number = 0..;
@@ -140,14 +140,14 @@ impl Lab<Cluster> {
         })
     }
 
-    /// The node that has the locks.
+    /// Returns the node that owns the locks.
     pub fn owner(&self) -> usize {
         self.all.owner(&self.all.slot("{redlock}:"))
     }
 }
 
 impl<Site> Lab<Site> {
-    /// A site on hosts of its own. It has servers started, each by its number and options.
+    /// Creates a site on its own hosts. `site` starts the servers, each by its number and options.
     fn with(
         clients: usize,
         site: impl FnOnce(&Network, &dyn Fn(usize, &str) -> Redis) -> (Site, String),
@@ -180,12 +180,12 @@ impl<Site> Lab<Site> {
         }
     }
 
-    /// Has a job run again and again on a client's host, for this many milliseconds each time.
+    /// Repeats a job on a client's host; each run takes a random time from the range, in milliseconds.
     pub fn repeat(&mut self, client: usize, lock: &str, options: &str, lasts: Range<i64>) {
         self.begin(client, lock, options, lasts, false);
     }
 
-    /// Has one run on a client's host.
+    /// Runs a job once on a client's host.
     pub fn once(&mut self, client: usize, lock: &str, options: &str, lasts: i64) {
         self.begin(client, lock, options, lasts..lasts + 1, true);
     }
@@ -213,7 +213,7 @@ impl<Site> Lab<Site> {
         self.crew.push(std::thread::spawn(work));
     }
 
-    /// Starts of the holds of a lock.
+    /// Returns the starts of the holds of a lock.
     pub fn starts(&self, lock: &str) -> Vec<Nanos> {
         let runs = self.runs.lock().unwrap().clone();
         let own = runs.iter().filter(|run| run.job.wants(lock));
@@ -221,19 +221,19 @@ impl<Site> Lab<Site> {
         beats.map(|process| process.periods[0].from).collect()
     }
 
-    /// Waits until so many holds of a lock have begun.
+    /// Waits until this many holds of a lock have begun.
     pub fn until_started(&self, lock: &str, count: usize) {
         wait_until("jobs start", || self.starts(lock).len() >= count);
     }
 
-    /// Waits until the first hold of this lock is so many milliseconds old.
+    /// Waits until the first hold of this lock is this many milliseconds old.
     pub fn until_due(&self, lock: &str, age: i64) {
         let due = self.starts(lock)[0] + age * MS;
         let left = u64::try_from(due - boottime()).unwrap_or(0);
         std::thread::sleep(Duration::from_nanos(left));
     }
 
-    /// Waits until a hold of each of these locks began after this moment, for at most so many seconds.
+    /// Waits until a hold of each of these locks has begun after `moment`, at most this many seconds.
     pub fn started_after(&self, locks: &[&str], moment: Nanos, seconds: u64) {
         let end = Instant::now() + Duration::from_secs(seconds);
         let has = |lock: &&str| self.starts(lock).iter().any(|start| *start > moment);
@@ -242,7 +242,7 @@ impl<Site> Lab<Site> {
         }
     }
 
-    /// Ends all jobs; what was seen of these locks since `from`.
+    /// Ends all jobs. Returns the reports of these locks since `from`.
     pub fn end<const N: usize>(&mut self, from: Nanos, locks: [&str; N]) -> (Finding, [Report; N]) {
         let until = boottime();
         self.stop();
@@ -270,12 +270,12 @@ impl<Site> Drop for Lab<Site> {
     }
 }
 
-/// Lets the jobs go on for so many seconds.
+/// Lets the jobs go on for this many seconds.
 pub fn pass(seconds: u64) {
     std::thread::sleep(Duration::from_secs(seconds));
 }
 
-/// Where a job is run again and again.
+/// A client's loop of runs.
 struct Post {
     client: usize,
     lock: String,
@@ -285,7 +285,7 @@ struct Post {
 }
 
 impl Post {
-    /// One run, to its end; whether there is to be another.
+    /// Runs the job once. Returns true if there should be another run.
     fn work(&self, lasts: i64) -> bool {
         let lasts = lasts.to_string();
         let words: Vec<&str> = self
@@ -314,7 +314,7 @@ impl Post {
         };
         self.runs.lock().unwrap()[at].job.status = Some(status);
         if status != 0 {
-            // As a scheduler tries a failed job again.
+            // Like a scheduler that retries a failed job.
             std::thread::sleep(Duration::from_millis(200));
         }
         true

@@ -1,5 +1,5 @@
-//! What came of a scenario: the commands that ran under each lock, of which the chaos' checker judges whether two ran at once,
-//! and how the runs ended.
+//! Outcome of a scenario: the commands that ran under each lock, and the ends of the runs. The checker of the chaos tests
+//! judges whether two commands ran at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,16 +9,16 @@ use super::lab::Run;
 use crate::machines::chaos::checker::Verdict;
 use crate::machines::chaos::history::{History, Nanos};
 
-/// What was seen of one lock.
+/// Observations of one lock.
 pub struct Report {
     lock: String,
     /// Overlaps, and fencing tokens that don't grow.
     broken: Vec<String>,
-    /// When each hold began, and by which client.
+    /// Start and client of each hold.
     pub starts: Vec<(Nanos, usize)>,
-    /// How many runs ended with each status; those that the lab ended aren't counted.
+    /// Runs by exit status, except those that the lab ended.
     statuses: BTreeMap<i32, usize>,
-    /// Messages of runs, except that they wait.
+    /// Messages of the runs, except those about waiting.
     said: BTreeSet<String>,
     from: Nanos,
     until: Nanos,
@@ -59,7 +59,7 @@ impl Report {
         self.statuses.get(&status).copied().unwrap_or(0)
     }
 
-    /// The longest time without a start since this moment, in seconds.
+    /// Returns the longest time without a start since `from`, in seconds.
     pub fn longest_since(&self, from: Nanos) -> f64 {
         let starts = self.starts.iter().map(|(start, _)| *start);
         let starts = starts.filter(|start| *start > from);
@@ -72,7 +72,7 @@ impl Report {
         Duration::from_nanos(longest.unwrap_or(0).unsigned_abs()).as_secs_f64()
     }
 
-    /// How many holds of a client began after this moment.
+    /// Returns the number of a client's holds that began after this time.
     pub fn starts_by(&self, client: usize, after: Nanos) -> usize {
         let is_later = |(start, by): &&(Nanos, usize)| *start > after && *by == client;
         self.starts.iter().filter(is_later).count()
@@ -112,27 +112,27 @@ impl Finding {
         finding
     }
 
-    /// That of a scenario that came to no end, and has said why.
+    /// Returns the finding of a scenario that panicked.
     pub fn unplayed() -> Self {
         let mut finding = Self::default();
         finding.expect(false, "the scenario comes to its end");
         finding
     }
 
-    /// States something that has to be so, with what was measured.
+    /// Records whether an expectation holds, with the measurement.
     pub fn expect(&mut self, holds: bool, what: impl Into<String>) {
         self.broken += usize::from(!holds);
         let sign = if holds { "ok   " } else { "FAILS" };
         self.lines.push(format!("{sign} {}", what.into()));
     }
 
-    /// No two commands ran at once, and each has a larger fence than all before.
+    /// Expects that no two commands ran at once, and that each has a larger fencing token than all before.
     pub fn expect_exclusion(&mut self, Report { lock, broken, .. }: &Report) {
         let what = format!("{lock}: no two commands at once, fences grow: {broken:?}");
         self.expect(broken.is_empty(), what);
     }
 
-    /// No healthy job was stopped, and no run failed to start.
+    /// Expects that no healthy job was stopped, and that no run failed to start.
     pub fn expect_unharmed(&mut self, report: &Report) {
         let (stopped, failed) = (report.count(79), report.count(69));
         let what = format!(
@@ -142,7 +142,7 @@ impl Finding {
         self.expect(stopped == 0 && failed == 0, what);
     }
 
-    /// Both for each of these.
+    /// Expects both for each of these locks.
     pub fn expect_well(&mut self, reports: &[&Report]) {
         for report in reports {
             self.expect_exclusion(report);
@@ -150,7 +150,7 @@ impl Finding {
         }
     }
 
-    /// A start within so many seconds, always.
+    /// Expects that there was never a longer time than `within` without a start, in seconds.
     pub fn expect_starts(&mut self, report: &Report, within: f64) {
         let (lock, longest) = (&report.lock, report.longest_since(report.from));
         let what = format!("{lock}: {longest:.1} s without a start, of at most {within:.1}");

@@ -9,16 +9,16 @@ use crate::support::{
     Dice, MASTER, Plan, Redis, Replicated, WallClock, free_port, permit_channels,
 };
 
-/// Lead of a server's clock at most, in milliseconds: somewhat less than the clock skew that redlock expects.
+/// Largest lead of a server's clock, in milliseconds: somewhat less than the clock skew that redlock expects.
 const APART: i64 = 450;
 
-/// Sentinels need at least this long to take a server for down.
+/// Shortest silence after which sentinels consider a server down.
 const DOWN_AFTER: Duration = Duration::from_millis(800);
 
-/// More than the time from the end of a server's silence to the failover that follows from it.
+/// Longer than the time from the end of a server's silence to the failover that it causes.
 const SETTLED: Duration = Duration::from_millis(1500);
 
-/// Time between two looks at the replicas.
+/// Time between two checks of the replicas.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub struct Watched {
@@ -27,13 +27,13 @@ pub struct Watched {
     keeps_data: bool,
     servers: [State; 3],
     sentinels: [State; 3],
-    /// Since when a server has missed writes.
+    /// Times since which servers have missed writes.
     behind_since: [Option<Instant>; 3],
     /// Launched ones that must be told something as soon as they answer.
     new_servers: Vec<usize>,
     new_sentinels: Vec<usize>,
     looked: Instant,
-    /// The primary at the last look.
+    /// Primary at the last check.
     last: Option<usize>,
     noticed: Vec<SiteFault>,
     later: Later,
@@ -67,7 +67,7 @@ impl Watched {
         }
     }
 
-    /// Returns the number of the server that most of the reachable sentinels call the primary.
+    /// Returns the number of the server that most reachable sentinels call the primary.
     fn primary(&self) -> Option<usize> {
         let mut votes: HashMap<u16, usize> = HashMap::new();
         for (sentinel, state) in self.all.sentinels.iter().zip(self.sentinels) {
@@ -84,7 +84,7 @@ impl Watched {
         self.behind_since[number].get_or_insert_with(Instant::now);
     }
 
-    /// A fault that may change the primary. A replica that seemed down hasn't confirmed the latest grants, and may be
+    /// Returns a fault that may change the primary. A replica that seemed down hasn't confirmed the latest grants, and may be
     /// promoted before it has caught up.
     fn promoting(&self, what: String, lasts: Duration) -> SiteFault {
         let is_behind =
@@ -100,7 +100,7 @@ impl Watched {
         }
     }
 
-    /// Kills a server, which comes back later, or before the sentinels miss it.
+    /// Kills a server, which returns later, or before the sentinels notice.
     fn kill(&mut self, number: usize, may_be_missed: bool, dice: &mut Dice) -> SiteFault {
         let was_whole = self.behind_since == [None; 3];
         let time = if may_be_missed {
@@ -109,7 +109,7 @@ impl Watched {
             ms(dice, 20, 300)
         };
         let mut fault = self.promoting(number.to_string(), time);
-        // Sentinels may promote an empty server for the data that it had.
+        // Sentinels may promote an empty server because of the data that it had.
         let may_return_empty = !may_be_missed || !was_whole;
         if !self.keeps_data && may_return_empty {
             fault.forgets = Forgets::Holds;
@@ -124,7 +124,7 @@ impl Watched {
         self.servers[number] = State::Dead;
         self.note_behind(number);
         if !self.keeps_data {
-            // It comes back empty, however soon.
+            // The server returns empty, however soon.
             self.behind_since[number] = Instant::now().checked_sub(DOWN_AFTER * 2);
         }
         let again = if may_be_missed {
@@ -262,7 +262,7 @@ impl Topology for Watched {
                 self.all.servers[number].resume();
                 self.servers[number] = State::Running;
             }
-            // An empty one would be the primary again, and the replicas empty as well.
+            // An empty server would become the primary again, and empty the replicas too.
             Then::Launch(number)
                 if !self.keeps_data && self.primary().is_none_or(|of| of == number) =>
             {

@@ -1,4 +1,4 @@
-//! One server behind a proxy. A draw decides whether it keeps its data when it dies.
+//! A server behind a proxy. A draw decides whether the server keeps its data when it dies.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub struct Single {
     redis: Redis,
     state: State,
     proxy: Proxy,
-    /// Fate of each request now.
+    /// Current treatment of each request.
     action: Arc<Mutex<Action>>,
     /// Lead of its clock, in milliseconds.
     ahead: i64,
@@ -54,7 +54,7 @@ impl Single {
         })
     }
 
-    /// Begins a fault of the network, which concerns each request until it ends.
+    /// Begins a fault of the network, which affects each request until it ends.
     fn disturb_line(&self, fault: &str, dice: &mut Dice) -> SiteFault {
         let time = ms(dice, 50, 3000);
         let action = match fault {
@@ -78,7 +78,7 @@ impl Single {
         self.clock.set(self.ahead);
     }
 
-    /// Sets the clock forward for good, or back for a while: dead holders would keep their leases for as long.
+    /// Sets the clock forward for good, or back for a while only, because dead holders would keep their leases for as long.
     fn step(&mut self, dice: &mut Dice) -> SiteFault {
         let by = dice.pick(&[10, 60, 600, 3600]) * 1000;
         let (by, time) = if dice.chance(50) {
@@ -163,7 +163,7 @@ impl Topology for Single {
             }
             Then::Free(_) => {
                 let reply = tell(&self.redis, words!("CONFIG SET maxmemory 0"));
-                // A dead one starts with enough memory.
+                // A dead server starts with enough memory.
                 if reply.is_none() && self.state != State::Dead {
                     self.later.after(AGAIN, then);
                 }
