@@ -1,4 +1,4 @@
-//! The uncontended run: environment, commands sent.
+//! The uncontended run: environment and requests.
 
 use crate::support::prelude::*;
 use crate::support::proxy::{Proxy, load_scripts};
@@ -27,13 +27,13 @@ fn the_child_knows_its_lock() {
 fn an_uncontended_run_sends_two_scripts_and_nothing_else() {
     let redis = Redis::start();
     load_scripts(&redis);
-    // The first one on a day also refreshes what is kept for weeks.
+    // The first run of a day also refreshes the keys that are kept for weeks.
     outcome(&mut redis.run("a", "true")).assert_code(0);
     let proxy = Proxy::new(&redis);
     let mut run = redis.redlock(&["run", "a", "--", "true"]);
     outcome(run.env("REDLOCK_URL", proxy.url())).assert_code(0);
     let requests = proxy.seen();
-    // A run of more than 50 ms is also renewed, and watches its key from then on.
+    // A run longer than 50 ms also renews, and tracks its key from then on.
     let [first, renewals @ .., last] = &requests[..] else {
         panic!("{requests:?}");
     };

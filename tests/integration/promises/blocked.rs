@@ -1,8 +1,7 @@
-//! Nothing that redlock says can hold it up: a stderr that takes nothing loses lines, never the
-//! deadline.
+//! No message of redlock delays it: if stderr takes nothing, redlock loses lines, but never misses a deadline.
 //!
-//! A pipe that is full and unread stands for every reader that has stopped reading: `2>&1 | less` at its first page, a
-//! stopped log collector. A terminal stops at Ctrl-S.
+//! A full, unread pipe stands for every reader that has stopped reading: `2>&1 | less` at its first page, a stopped log
+//! collector. A terminal stops at Ctrl-S.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -13,14 +12,14 @@ use crate::promises::terminal::pid_in;
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 
-/// What a pipe is filled with.
+/// Filling of the pipe.
 const FILLING: char = '.';
 
-/// A pipe for stderr that is so full that nothing more fits in, and that isn't read.
+/// Pipe for stderr that is completely full and unread.
 struct Full {
     path: PathBuf,
     pipe: File,
-    /// All that was read from it, but for what it was filled with.
+    /// Everything read so far, except the filling.
     read: String,
 }
 
@@ -28,8 +27,7 @@ impl Full {
     fn new(redis: &Redis) -> Self {
         let path = redis.dir.path().join("stderr");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        // Open for both, so that neither side waits for the other. That it doesn't block is so for
-        // this opening alone, and not for that of the run.
+        // Open for both, so that neither side waits for the other. O_NONBLOCK affects only this open file, not the run's.
         let pipe = OpenOptions::new()
             .read(true)
             .write(true)
@@ -50,7 +48,7 @@ impl Full {
         Running::start(&mut directly(redis, &[&shell, arguments].concat()))
     }
 
-    /// Reads what is in it now; all that was read so far.
+    /// Reads the current content. Returns everything read so far.
     fn drain(&mut self) -> &str {
         let mut bytes = vec![0; 65536];
         while let Ok(read) = self.pipe.read(&mut bytes) {
@@ -64,7 +62,7 @@ impl Full {
 /// Lease of a stubborn COMMAND. redlock kills COMMAND about 180 ms before this lease ends.
 const LEASE: Duration = Duration::from_secs(6);
 
-/// Starts a stubborn COMMAND whose redlock can say nothing, with this option.
+/// Starts a stubborn COMMAND with this option, whose redlock can't write any message.
 fn stubborn(full: &Full, redis: &Redis, option: [&str; 2]) -> Running {
     let life = redis.dir.path().join("life");
     let life = life.to_str().unwrap();
@@ -72,7 +70,7 @@ fn stubborn(full: &Full, redis: &Redis, option: [&str; 2]) -> Running {
     full.redlock(redis, &[&["run"], &option[..], words].concat())
 }
 
-/// COMMAND is dead by the end of a lease that was renewed before now.
+/// Asserts that COMMAND is dead by the end of a lease that was renewed before now.
 #[track_caller]
 fn assert_dies_in_time(redis: &Redis, child: i32) {
     let latest_expiry = now() + LEASE;
@@ -80,7 +78,7 @@ fn assert_dies_in_time(redis: &Redis, child: i32) {
     assert_dead_before(redis.dir.path(), latest_expiry);
 }
 
-/// Stalls the server a second after a renewal, so that COMMAND has a second more to die in.
+/// Stalls the server a second after a renewal, so that COMMAND has one second less than a lease to die.
 fn stall_between_renewals(redis: &Redis) {
     wait_until("the last renewal is a second old", || {
         let left = redis.cli(&["PTTL", "redlock:a"]);
@@ -89,8 +87,8 @@ fn stall_between_renewals(redis: &Redis) {
     redis.stall();
 }
 
-/// COMMAND is dead before the lease ends that was renewed before `fail` at the latest, and redlock
-/// ends as well, although not a byte is read.
+/// Asserts that COMMAND is dead before the end of a lease that was renewed before `fail` at the latest. redlock must end as
+/// well, although nobody reads a byte.
 #[track_caller]
 fn assert_dies_within_the_lease(fail: impl FnOnce(&Redis)) {
     let redis = Redis::start();
@@ -123,14 +121,13 @@ fn a_timeout_stops_command_though_its_messages_are_not_read() {
     let redis = Redis::left_empty();
     let full = Full::new(&redis);
     let mut run = stubborn(&full, &redis, ["-t", "500ms"]);
-    // None if it was stopped before it could ignore that.
+    // No line if COMMAND was stopped before it could ignore the signal.
     let child = run.next_line().map(|line| pid_in(line.trim()));
     run.finish().assert_code(124);
     assert!(child.is_none_or(|child| !is_alive(child)));
 }
 
-/// These are the lines of one verbose run with two renewals or more, whole and in the order in
-/// which they were said.
+/// Asserts that these are the whole lines of one verbose run with at least two renewals, in order.
 #[track_caller]
 fn assert_all_was_said(text: &str) {
     assert!(text.ends_with('\n'), "a line is not whole: {text:?}");
@@ -154,7 +151,7 @@ fn a_reader_that_comes_back_finds_all_lines_whole_and_in_order() {
     let mut gate = Gate::new(&redis);
     let mut run = full.redlock(&redis, words!("run -v --ttl 6s a -c", UNTIL_GATE));
     run.expect_line("ready");
-    // Each says so to a reader that doesn't read.
+    // Each renewal writes a line that nobody reads.
     redis.await_renewals("a", 3);
     wait_until("what was said meanwhile arrives", || {
         full.drain().matches("lease renewed").count() >= 2
@@ -209,7 +206,7 @@ fn a_waiter_whose_messages_are_not_read_gets_its_turn() {
     let mut waiter = full.redlock(&redis, words!("run -v a -- date +%s%N"));
     waiter.wait_until_queued(&redis);
     let behind = Gated::queued(&redis, &["-q", "a"]);
-    // After a second it names the holder that it waits for.
+    // After a second the waiter names the holder.
     let waits = now();
     wait_until("it has something to say", || {
         now() > waits + Duration::from_millis(1500)
@@ -232,7 +229,7 @@ fn a_reader_that_has_gone_away_stops_neither_command_nor_a_waiter() {
     run.expect_line("ready");
     let mut waiter = full.redlock(&redis, &["run", "-v", "a", "--", "echo", "ran"]);
     waiter.wait_until_queued(&redis);
-    // From here on what redlock says is an error to it, and a signal of its own making.
+    // From here on each message fails with EPIPE and raises SIGPIPE.
     drop(full);
     redis.await_renewals("a", 3);
     gate.open();
@@ -276,8 +273,7 @@ fn a_signal_ends_a_run_and_a_wait_that_can_say_nothing() {
     run.finish().assert_code(143);
 }
 
-/// A COMMAND that looks at its own descriptors all the while, as it shares them with redlock, until
-/// the gate opens.
+/// Script of a COMMAND that keeps checking its own descriptors, which it shares with redlock, until the gate opens.
 const WATCHES_ITS_STREAMS: &str = r#"
     use Fcntl;
     $| = 1;

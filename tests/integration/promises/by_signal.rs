@@ -1,16 +1,15 @@
-//! Where redlock itself got INT, QUIT, TERM or HUP and COMMAND, or the wait, ended by it, redlock
-//! ends by that same signal, so that a script around it ends as it would without redlock. All else
-//! is a number.
+//! If redlock itself gets INT, QUIT, TERM or HUP, and COMMAND or the wait ends by it, redlock ends by the same signal. So a
+//! script around redlock ends as it would without redlock. In all other cases redlock exits with a number.
 
 use crate::promises::starting::inside;
 use crate::promises::terminal::{CTRL_BACKSLASH, CTRL_C, on_terminal, pid_in};
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 
-/// The signals by which redlock ends where they ended its work.
+/// Signals by which redlock ends if they ended its work.
 const FATAL: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
-/// redlock with default signals, in a directory of the test, where a core file would be written.
+/// Returns redlock with default signals, in a directory of the test, where the kernel would write a core file.
 fn redlock(redis: &Redis, arguments: &[&str]) -> Command {
     let script = "ulimit -c unlimited 2>/dev/null; exec env \"$@\"";
     let shell = ["sh", "-c", script, "sh"];
@@ -23,7 +22,7 @@ fn redlock(redis: &Redis, arguments: &[&str]) -> Command {
     command
 }
 
-/// It ended by this signal, or with its number where redlock doesn't end by such a one; and there is no core file.
+/// Asserts that redlock ended by this signal, or with its number if redlock never ends by it, and that there is no core file.
 #[track_caller]
 fn assert_ended_by(redis: &Redis, end: &Outcome, signal: i32) {
     if FATAL.contains(&signal) {
@@ -37,13 +36,13 @@ fn assert_ended_by(redis: &Redis, end: &Outcome, signal: i32) {
     assert_eq!(names.iter().find(is_core), None, "a core file: {end:?}");
 }
 
-/// Signals that end a program which doesn't handle them, of both kinds.
+/// Returns signals of both kinds that end a program without a handler.
 fn deadly() -> impl Iterator<Item = i32> {
     let others = [libc::SIGUSR1, libc::SIGPIPE, libc::SIGALRM, 40];
     FATAL.into_iter().chain(others).chain([libc::SIGRTMIN()])
 }
 
-/// A COMMAND that says ready and its pid, and dies of any signal, as a perl does.
+/// Script of a COMMAND that prints "ready" and its pid, and dies of any signal, like most perl programs.
 const MORTAL: &str = "ulimit -c 0; exec perl -e '$| = 1; print qq(ready $$\\n); sleep 60'";
 
 #[test]
@@ -73,7 +72,7 @@ fn a_signal_that_ends_a_wait_ends_redlock_by_the_same_signal_and_leaves_nothing_
     let rows = deadly().map(|signal| (run, signal));
     for (words, signal) in rows.chain(FATAL.map(|signal| (acquire, signal))) {
         let mut waiter = Running::start(&mut redlock(&redis, words));
-        // Those of scripts stand there with the pid of the script.
+        // Waiters of scripts are in the queue under the script's pid.
         wait_until("it stands in the queue", || {
             assert!(!waiter.has_ended(), "it has ended");
             !redis.queue("a").is_empty()
@@ -91,7 +90,7 @@ fn a_signal_that_ends_a_wait_ends_redlock_by_the_same_signal_and_leaves_nothing_
     assert_eq!(redis.cli(&["GET", "redlock:a"]), "somebody");
 }
 
-/// Whether a process has blocked this signal, so that it reads it.
+/// Returns true if a process has blocked this signal, so that it reads it.
 pub fn blocks(pid: i32, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let blocked = status
@@ -105,7 +104,7 @@ pub fn blocks(pid: i32, signal: i32) -> bool {
 fn a_signal_before_the_answer_starts_nothing_and_gives_the_lock_back() {
     let redis = Redis::start();
     for signal in FATAL {
-        // The server learns the scripts, so that one request is enough to take the lock.
+        // This run loads the scripts, so that the next one takes the lock with one request.
         outcome(&mut redlock(&redis, words!("run a -- true"))).assert_exited(0);
         redis.stall();
         let words = words!("run REDLOCK_REDIS_TIMEOUT=60s a -- echo ran");
@@ -152,7 +151,7 @@ fn as_pid_1_which_no_signal_kills_redlock_ends_with_the_number() {
     }
 }
 
-/// A script that would publish after its build, on a terminal of its own.
+/// Starts a script that would publish after its build, on a terminal of its own.
 fn publisher(redis: &Redis, build: &str) -> Terminal {
     let script = format!("ulimit -c 0; {build}; echo published");
     on_terminal(redis, &["bash", "-c", &script])
@@ -167,7 +166,7 @@ fn a_typed_key_ends_the_script_around_redlock_unless_command_goes_on_after_it() 
     for (build, key, taken, published) in [
         (simple, CTRL_C, 0, 0),
         (nested, CTRL_C, 0, 0),
-        // bash goes on after QUIT, whichever process died of it.
+        // bash continues after SIGQUIT, whichever process died of it.
         (simple, CTRL_BACKSLASH, 0, 1),
         (takes, CTRL_C, 1, 1),
     ] {
@@ -194,7 +193,7 @@ fn a_typed_ctrl_c_ends_the_script_around_a_wait() {
         terminal.wait_until("it waits", |shown| shown.contains("waiting for \"a\""));
         terminal.type_in(CTRL_C);
         terminal.finish();
-        // The line that tells of the wait is erased, and not ended.
+        // redlock erases the line about the wait instead of ending it.
         for text in ["executed", "published"] {
             assert!(
                 !terminal.shown.contains(text),

@@ -8,7 +8,7 @@ use crate::support::prelude::*;
 #[test]
 fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
     let redis = Redis::start();
-    // Which variables each system has is tested in src/ci.rs.
+    // Tests in src/ci.rs cover the variables of each system.
     let url = "https://github.com/o/r/actions/runs/7";
     let mut run = redis.run("--reason release-7 a", IDLE);
     let _holder = Running::ready(run.envs([
@@ -20,7 +20,7 @@ fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
     assert_eq!(json(&redis, "status --json")[0]["holders"][0]["url"], url);
     let table = ends(&redis, "status").stdout;
     assert!(table.contains(&format!("(release-7)  {url}")), "{table}");
-    // It names the holder after a second, and when it gives up.
+    // The waiter names the holder after a second, and when it gives up.
     let waiter = ends(&redis, "run -w 6s a -- true");
     let says = format!("(release-7, {url})");
     let times = waiter.assert_code(75).stderr.matches(&says).count();
@@ -73,8 +73,8 @@ fn redlock_who_or_the_ci_job_shows_in_place_of_user_and_host() {
 fn the_runner_of_github_is_told_to_mask_the_token() {
     let redis = Redis::start();
     let acquire = |words: &[&str]| outcome(&mut redis.redlock(words));
-    // It reads standard error, too, where standard output goes to the file for variables. A command stands at the
-    // start of its line.
+    // The runner reads standard error too, because standard output may go to the file for variables. Commands must be at the
+    // start of a line.
     let end = acquire(words!("-q acquire a --format github"));
     let token = redis.cli(&["GET", "redlock:a"]);
     assert_eq!(end.stderr, format!("::add-mask::{token}\n"));
@@ -102,10 +102,10 @@ fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
     newest.finish().assert_code(0);
 }
 
-/// Pause between the signals of a cancelled job, in ms, that makes each signal a request of its own.
+/// Pause between the signals of a cancelled job, in ms, long enough that each signal is a request of its own.
 const SLOWLY: u64 = 600;
 
-/// Signals a job as runners do when they cancel it, quicker: each signal after such a pause, in ms.
+/// Sends the signals of a runner that cancels a job, with shorter pauses (in ms).
 fn cancel(run: &mut Running, pause: u64) {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         std::thread::sleep(Duration::from_millis(pause));
@@ -125,14 +125,14 @@ fn a_job_that_is_cancelled_while_it_releases_leaves_nothing() {
     cancel(&mut run.run, SLOWLY);
     redis.resume();
     run.run.finish();
-    // Neither place nor lock is left, at the latest after a TTL.
+    // Both place and lock are gone after a TTL at the latest.
     redis.await_free("a");
     assert_eq!(redis.queue("a"), [0; 0]);
     ends(&redis, "run -n a -- true").assert_code(0);
     assert_nothing_left(&redis);
 }
 
-/// A deploy with a number that says so when it runs.
+/// Starts a deploy that records its number when it runs.
 fn deploy(redis: &Redis, order: u32, options: &str) -> Running {
     let words = format!("--supersede --seq {order} {options} a");
     let script = format!(r#"echo {order} >>"$HOME/order""#);
@@ -150,28 +150,28 @@ fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_takes_i
         }
     };
     let numbered = |order: &'static str| ["-q", "--supersede", "--seq", order, "a"];
-    // Queued, behind an older one that runs.
+    // Stage: queued behind an older build that runs.
     let running = Gated::start(&redis, &numbered("5")).ready();
     let waiting = Gated::queued(&redis, &numbered("7"));
     late(&format!("(pid {})", waiting.run.pid()));
     assert_eq!(redis.queue("a"), [waiting.run.pid()]);
-    // Another run with this number takes the place of the one before.
+    // Another run with this number replaces the first one.
     let again = Gated::queued(&redis, &numbered("7"));
     waiting.run.finish().assert_code(75);
     running.end();
-    // Running. One with an equal number waits for it.
+    // Stage: running. A run with an equal number waits for it.
     let again = again.ready();
     late("to run an older build (a rollback), leave out --seq, or give a number above 7");
     let mut equal = deploy(&redis, 7, "");
     equal.wait_until_queued(&redis);
     late("");
     again.end();
-    // Done.
+    // Stage: done.
     equal.finish().assert_code(0);
     late("");
     deploy(&redis, 7, "-n").finish().assert_code(0);
     ends(&redis, "run a -- true").assert_code(0);
-    // -E counts here, too, and the number alone is enough.
+    // -E applies here too, and the number alone is enough.
     deploy(&redis, 1, "-E 5").finish().assert_code(5);
     ends(&redis, "run --seq 1 a -- true").assert_code(75);
 }
@@ -236,7 +236,7 @@ fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
     cancel("b");
     several.finish_saying(79, "stopped by");
     assert_nothing_left(&redis);
-    // It holds a and waits for b: nothing runs yet that would need a.
+    // The run holds a and waits for b: no work has begun that would need a.
     redis.cli(&["SET", "redlock:b", "theirs"]);
     let waiting = Running::start(&mut redis.redlock(&["run", "a", "b", "--", "true"]));
     wait_until("it waits", || redis.queue("b").len() == 1);
@@ -250,13 +250,13 @@ fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
     let quickly = (0..12).map(|pause| ("1s", pause));
     for (ttl, pause) in quickly.chain([("6s", SLOWLY)]) {
         let redis = Redis::left_empty();
-        // The processes of each are known by the length of their sleep.
+        // A unique length of sleep marks the processes of each job.
         let mark = format!("{}.{pause}", 500_000 + std::process::id());
         let script = format!("trap '' INT TERM; sleep {mark} & sleep {mark}; sleep {mark}");
         let mut run = Running::start(&mut redis.run(&format!("-q --ttl {ttl} a"), &script));
         cancel(&mut run, pause);
         wait_until("it has ended", || run.has_ended());
-        // The waiter has it after a TTL, not after the usual one, and by then nothing of the job is left.
+        // The waiter gets the lock after this TTL, not the usual one. By then nothing of the job is left.
         ends(&redis, "run -q -w 20s a -- true").assert_code(0);
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let left = processes.filter_map(|entry| {
@@ -266,7 +266,7 @@ fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
         });
         for (pid, line) in left.collect::<Vec<_>>() {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            // What the child has started is not the kernel's to kill.
+            // The kernel doesn't kill what COMMAND has started.
             assert!(line.starts_with("sleep"), "{pause}: {line}");
         }
     }
@@ -282,7 +282,7 @@ fn a_numbered_run_whose_redlock_is_killed_as_soon_as_it_begins_still_keeps_older
         newer.wait_until_queued(&redis);
         holder.end();
         newer.finish();
-        // Also when its lease is over.
+        // Older runs stay out even after the lease has ended.
         let is_over = || !redis.is_held("a");
         wait_until("the older one comes", || ttl == "30s" || is_over());
         ends(&redis, "run --supersede --seq 3 a -- true").assert_code(75);

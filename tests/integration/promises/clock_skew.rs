@@ -1,10 +1,10 @@
-//! If a replica may be promoted, what is done under a lock ends sooner: the clocks of the Redis hosts may differ.
+//! If a replica may be promoted, work under a lock ends sooner, because the clocks of the Redis hosts may differ.
 
 use crate::promises::sentinel::Proxied;
 use crate::support::prelude::*;
 
-/// How long the lock lasts at the server after the last sign of life of the work under it, in ms, with Redis out of
-/// reach. `words` start that; it prints the pid of what is to die, which writes down the time all the while.
+/// Returns how long the lock lasts at the server after the last sign of life of the work under it, in ms, with Redis
+/// unreachable. `words` start the work, print its pid, and record the time all the while.
 fn left_at_death(words: &[&str]) -> i64 {
     let all = Replicated::start();
     let proxied = Proxied::new(&all);
@@ -27,9 +27,9 @@ fn a_command_that_cannot_be_renewed_is_dead_sooner_by_the_clock_skew() {
     let keeper = "redlock acquire a --ttl 6s -k 100ms --while-pid $$ >/dev/null || exit; echo $$; while :; do date +%s%N >>~/life; sleep 0.02; done";
     let command = "trap '' TERM; echo $$; while :; do date +%s%N >>~/life; sleep 0.02; done";
     let by_run = words!("run --ttl 6s -k 100ms a -- sh -c", command);
-    // A run without a lock of interest gives the script its place.
+    // The run in the second row only gives the script its environment; the lock under test is the script's.
     for words in [by_run, words!("run other -- sh -c", keeper)] {
-        // Without it, less than 200 ms would be left each time; a busy machine kills late now and then.
+        // Without the clock skew, less than 200 ms would be left each time. A busy machine sometimes kills late.
         let is_sooner = (0..5).any(|_| left_at_death(words) > 500);
         assert!(is_sooner, "{words:?}");
     }
@@ -50,7 +50,7 @@ fn a_ttl_that_is_too_short_for_the_clock_skew_is_refused_with_what_to_type() {
     for (line, code, says) in [
         ("-u {} run --ttl 1s a -- true", 64, refused),
         ("-u {} acquire --ttl 1s a", 64, refused),
-        // This is just long enough; no sentinel answers.
+        // This TTL is just long enough, so redlock goes on and finds no sentinel.
         ("-u {} run --ttl 1500ms a -- true", 69, ""),
     ] {
         outcome(&mut redlock(&words(line, &[url]))).assert_said(code, says);

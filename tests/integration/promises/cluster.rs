@@ -1,4 +1,4 @@
-//! Redis Cluster: all keys in one slot, whichever node is asked first, wherever the slot goes.
+//! Redis Cluster: all keys are in one hash slot, whichever node answers first, and wherever the slot moves.
 
 use std::sync::mpsc::channel;
 
@@ -6,42 +6,41 @@ use crate::promises::trouble::self_signed;
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy};
 
-/// The queue of the lock "a".
+/// Queue of the lock "a".
 const QUEUE: &str = "{redlock}:{redlock}:a:queue";
 
-/// A key of the slot of all locks.
+/// A key in the hash slot of all locks.
 const KEY: &str = "{redlock}:a";
 
-/// How many wait for the lock "a", as a node has it.
+/// Returns the number of waiters for the lock "a", according to a node.
 fn waiting(node: &Redis) -> usize {
     node.cli(&["ZCARD", QUEUE]).parse().unwrap_or(0)
 }
 
-/// How many channels of its slots a node has that somebody listens to.
+/// Returns the number of subscribed channels in a node's slots.
 fn channels(node: &Redis) -> usize {
     let channels = node.cli(&["PUBSUB", "SHARDCHANNELS", "{redlock}:*"]);
     channels.lines().filter(|line| !line.is_empty()).count()
 }
 
-/// Starts a job; the words are those of redlock up to the names of the locks.
+/// Starts a job. The words are redlock's, up to the names of the locks.
 fn start(cluster: &Cluster, label: &str, words: &[&str]) -> Gated {
     Gated::labelled(label, cluster.home.path(), cluster.redlock(words))
 }
 
-/// A job under the lock "a".
+/// Starts a job under the lock "a".
 fn job(cluster: &Cluster, label: &str, options: &[&str]) -> Gated {
     start(cluster, label, &[&["run"], options, &["a"]].concat())
 }
 
-/// Begins to move the slot of all locks. The states of "a" and "b" are on the other node from now on, so that only the locks
-/// themselves can be renewed.
+/// Begins to move the slot of all locks. The states of "a" and "b" move at once, so only the locks themselves can be renewed.
 fn begin_to_move(cluster: &Cluster, from: usize, to: usize) {
     cluster.begin_to_move(&cluster.slot(KEY), from, to);
     let states = ["{redlock}:{redlock}:a:state", "{redlock}:{redlock}:b:state"];
     cluster.move_keys(&states, from, to);
 }
 
-/// Waits until node 3, the replica of node 0, has all that is there.
+/// Waits until node 3, the replica of node 0, has all of its data.
 fn settle(cluster: &Cluster) {
     let offset = |node: usize, field| cluster.nodes[node].info("replication", field);
     wait_until("the replica has all of that", || {
@@ -49,7 +48,7 @@ fn settle(cluster: &Cluster) {
     });
 }
 
-/// Waits until the others have noticed that this node is down.
+/// Waits until another node has noticed that this node is down.
 fn wait_until_missed(cluster: &Cluster, node: usize) {
     let other = &cluster.nodes[(node + 1) % 3];
     wait_until("the others have noticed it", || {
@@ -58,7 +57,7 @@ fn wait_until_missed(cluster: &Cluster, node: usize) {
     });
 }
 
-/// Jobs with these labels, each in the queue before the next comes, of which `node` has the lock.
+/// Queues jobs with these labels one after the other; `node` has the lock.
 fn queued(cluster: &Cluster, node: usize, options: &[&str], labels: &[String]) -> Vec<Gated> {
     let mut jobs = Vec::new();
     for label in labels {
@@ -70,7 +69,7 @@ fn queued(cluster: &Cluster, node: usize, options: &[&str], labels: &[String]) -
     jobs
 }
 
-/// A run with this URL; all that it says is how it ended.
+/// Runs a command under two locks with this URL.
 fn run(url: &str, words: &[&str]) -> Outcome {
     let options = [&["-u", url, "run"], words, &["a", "b", "--", "true"]].concat();
     outcome(&mut redlock(&options))
@@ -104,14 +103,14 @@ fn whichever_node_is_asked_first_all_keys_are_in_one_slot_and_all_commands_work(
     for (number, other) in cluster.nodes.iter().enumerate() {
         assert_eq!(other.cli(&["DBSIZE"]) == "0", number != node);
     }
-    // The tag in the URL is that of all keys, and an explicit prefix has to have one.
+    // The URL's hash tag is part of all keys; an explicit prefix must have one.
     let (plain, url) = (&cluster.nodes[(node + 1) % 3], cluster.url());
     plain.play(&format!("0 {url}/jobs"));
     let jobs = cluster.owner(&cluster.slot("{jobs}:a"));
     let kept = cluster.nodes[jobs].cli(&["EXISTS", "{jobs}:{jobs}:a:state"]);
     assert_eq!(kept, "1");
-    // With the URL of a server, a node says which URL is the right one. A number after the hosts is a database, and names no
-    // other locks.
+    // With a server's URL, a cluster node names the right URL. A number after the hosts is a database, not a name for other
+    // locks.
     let (server, port) = (plain.tcp_url(), plain.port);
     let no_database = "a cluster has only database 0; leave";
     plain.play(&format!(
@@ -131,16 +130,16 @@ fn a_silent_node_costs_a_share_of_the_timeout_and_an_address_that_cannot_be_reac
     let (node, other) = (&cluster.nodes[number], &cluster.nodes[(number + 1) % 3]);
     let server = UnresponsiveServer::new();
     let silent = server.url().replace("redis://", "");
-    // A node that took all of the timeout would make this 69.
+    // A node that used up the whole timeout would make this 69.
     let url = format!("redis-cluster://{silent},{silent},127.0.0.1:{}", node.port);
     node.play(&format!("0 REDLOCK_REDIS_TIMEOUT=6s {url}"));
-    // As behind NAT, or in a container: what the others say of it leads nowhere.
+    // As behind NAT or in a container: the other nodes announce an address that leads nowhere.
     let nowhere = ["CONFIG", "SET", "cluster-announce-port", "1"];
     assert_eq!(node.cli(&nowhere), "OK");
     wait_until("the others know the new address", || {
         other.cli(&["EXISTS", KEY]).ends_with("127.0.0.1:1")
     });
-    // If the URL has it, that counts.
+    // The URL's own address is used if it has the node.
     let (port, whole) = (other.port, cluster.url());
     node.play(&format!(
         "69 redlock -u redis-cluster://127.0.0.1:{port} run -w 1s a -- true → … can't reach Redis at 127.0.0.1:1: connection refused … according to Redis at 127.0.0.1:{port}, that node has the keys … cluster-announce-ip
@@ -164,7 +163,7 @@ fn a_migration_of_the_slot_that_takes_longer_than_the_ttl_loses_neither_the_lock
 
     let (began, mut parts) = (Instant::now(), 0);
     cluster.move_slot(&slot, from, to, |_| {
-        // Stretched to more than the TTL, over all of its parts.
+        // Stretched over all of its parts to more than the TTL.
         parts += 1;
         let due = began + Duration::from_millis(100) * parts;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -179,12 +178,12 @@ fn a_migration_of_the_slot_that_takes_longer_than_the_ttl_loses_neither_the_lock
     assert_eq!(channels(&cluster.nodes[from]), 0);
     assert!(!holder.run.has_ended(), "the lock was lost");
 
-    // Once more, fast, and while the lock goes from one to the next.
+    // Once more, fast, while the lock passes from one run to the next.
     let home = cluster.home.path();
     waiters.iter_mut().for_each(Gated::open);
     holder.open();
     cluster.move_slot(&slot, to, from, |_| {});
-    // What can't be released then is said, and expires.
+    // A lock that can't be released meanwhile expires, with a message.
     holder.finish().assert_code(0);
     for waiter in waiters {
         waiter.finish().assert_code(0);
@@ -204,7 +203,7 @@ fn a_migration_that_takes_longer_than_the_ttl_ends_a_lock_that_replicas_have_to_
     assert!(!other.run.has_ended(), "its lock was lost");
     cluster.move_slot(&cluster.slot(KEY), 0, 1, |_| {});
     other.end();
-    // And one of two locks that is taken away during a migration ends their run with its lease.
+    // A run also ends with its lease if one of its two locks is taken away during a migration.
     let both = start(&cluster, "both", words!("run --ttl 3s -k 500ms -q a b")).ready();
     begin_to_move(&cluster, 1, 2);
     cluster.nodes[1].cli(&["SET", "{redlock}:b", "theirs", "PX", "60000"]);
@@ -246,7 +245,7 @@ fn a_release_waits_for_the_end_of_a_migration_also_when_its_run_has_ended() {
 fn a_failover_of_the_node_that_is_shorter_than_the_ttl_loses_neither_the_lock_nor_a_turn() {
     let mut cluster = Cluster::start(&[0]);
     assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
-    // Only one node is in the URL, and that one is going to die.
+    // The URL has only one node, which is going to die.
     let url = cluster.url_of(&[0]);
     let options = ["-u", &url, "--ttl", "20s", "-k", "1s", "-q"];
     let holder = job(&cluster, "holder", &options).ready();
@@ -275,7 +274,7 @@ fn a_failover_of_the_node_that_is_shorter_than_the_ttl_loses_neither_the_lock_no
 fn sync_all_needs_more_than_half_of_the_nodes_that_could_have_the_slot() {
     let cluster = Cluster::start(&[0, 0, 0, 0]);
     assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
-    // To the others, the primary and two of its replicas are on the far side of a split.
+    // For the other nodes, the primary and two of its replicas are on the far side of a split.
     for number in [0, 3, 4] {
         cluster.nodes[number].stall();
     }
@@ -316,7 +315,7 @@ fn sync_all_waits_for_each_replica_also_for_one_that_the_node_gets_while_a_lock_
     wait_until("it follows the node", || {
         node.info("replication", "connected_slaves") == "2"
     });
-    // This one follows its primary no more, though it is as well as before to all other nodes.
+    // This replica stops following its primary, but seems well to all other nodes.
     replica.cli(words!("CONFIG SET masteruser nobody"));
     replica.cli(words!("CONFIG SET masterauth nothing"));
     node.cli(words!("CLIENT KILL TYPE replica"));
@@ -330,13 +329,13 @@ fn sync_all_waits_for_each_replica_also_for_one_that_the_node_gets_while_a_lock_
 #[test]
 fn a_node_that_becomes_a_replica_before_its_replicas_have_confirmed_a_lock_costs_its_run_only_time()
 {
-    // While it waits for them, or before the second question about them.
+    // The node changes while the run waits for the replicas, or before the run asks for them again.
     for (replicas, is_second) in [(&[0, 0][..], false), (&[0, 0, 0], true)] {
         let cluster = Cluster::start(replicas);
         assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
         let node = |number: usize| &cluster.nodes[number];
         if is_second {
-            // The confirmation of this one counts for WAIT, but it isn't one of those that could follow.
+            // WAIT includes this replica's confirmation, although the replica can't be promoted.
             let never = words!("CONFIG SET cluster-replica-no-failover yes");
             assert_eq!(node(5).cli(never), "OK");
             wait_until("the node knows", || {
@@ -449,7 +448,7 @@ fn a_release_that_the_dead_node_never_heard_is_repeated_at_its_replica() {
     assert_eq!(cluster.nodes[3].cli(&["EXISTS", KEY]), "0");
 }
 
-/// How many system calls a process makes in a second, over ten seconds or more.
+/// Returns the system calls of a process in a second, measured over at least ten seconds.
 #[track_caller]
 fn system_calls(cluster: &Cluster, of: i32) -> f64 {
     let began = Instant::now();

@@ -1,34 +1,34 @@
-//! Settings and connections. What /etc/redlock.env holds can't be tested without changing the
-//! machine; it is read by the same code as the user's file.
+//! Settings and connections. Tests can't change /etc/redlock.env without changing the machine; redlock reads it with the same
+//! code as the user's file.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::prelude::*;
 
-/// A directory for `XDG_CONFIG_HOME` with this configuration file.
+/// Creates a directory for `XDG_CONFIG_HOME` with this configuration file.
 pub fn configured(text: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("redlock.env"), text).unwrap();
     directory
 }
 
-/// How redlock ends with the configuration file of this directory.
+/// Runs redlock with the configuration file of this directory.
 fn with_file(directory: &Path, words: &[&str]) -> Outcome {
     outcome(redlock(words).env("XDG_CONFIG_HOME", directory))
 }
 
-/// How a run ends with it; its COMMAND says that it ran.
+/// Runs a COMMAND that prints "ran", with this configuration file.
 fn run_with_file(directory: &Path) -> Outcome {
     with_file(directory, words!("run a -- echo ran"))
 }
 
-/// COMMAND ran, and nothing was said.
+/// Asserts that COMMAND ran, without any message.
 #[track_caller]
 fn assert_ran(end: &Outcome) {
     end.assert_silent().assert_printed(0, "ran\n");
 }
 
-/// COMMAND didn't run, for something in the configuration.
+/// Asserts that COMMAND didn't run because of the configuration.
 #[track_caller]
 fn assert_refused(end: &Outcome, says: &str) {
     end.assert_printed(78, "").assert_says(says);
@@ -78,7 +78,7 @@ fn a_mistake_in_the_file_is_78_and_named_with_its_line() {
 #[test]
 fn of_quiet_and_verbose_the_one_that_is_set_where_it_counts_more_does() {
     let redis = Redis::start();
-    // An empty line of a file sets nothing.
+    // An empty value in a file sets nothing.
     let empty = configured("REDLOCK_TTL=\nREDLOCK_REASON=''\nREDLOCK_URL=\n");
     let quiet = configured("REDLOCK_QUIET=1\n");
     for (file, line, says) in [
@@ -147,7 +147,7 @@ fn the_password_of_a_configuration_file_goes_to_no_server_that_was_named_elsewhe
     for (url, password_file, code, says) in [
         (&url, "", 0, ""),
         (&without, "", 77, "requires a password"),
-        // A typed URL counts before the environment.
+        // A typed URL takes precedence over the environment.
         (&url, &wrong, 0, ""),
         (&without, &right, 0, ""),
     ] {
@@ -177,7 +177,7 @@ pub fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, mode).unwrap();
 }
 
-/// A configuration file that names this server.
+/// Creates a configuration file that names this server.
 fn with_a_url(redis: &Redis) -> (tempfile::TempDir, PathBuf) {
     let directory = configured(&format!("REDLOCK_URL={}\n", redis.tcp_url()));
     let file = directory.path().join("redlock.env");
@@ -202,14 +202,14 @@ fn a_configuration_file_that_others_may_write_is_refused() {
         set_mode(&file, mode);
         assert_ran(&run_with_file(dir));
     }
-    // Nor is one that others could put another in the place of.
+    // redlock also refuses a file that other users could replace.
     for mode in [0o777, 0o770, 0o1777] {
         set_mode(dir, mode);
         is_refused(mode, dir);
     }
     set_mode(dir, 0o755);
     assert_ran(&run_with_file(dir));
-    // What counts is the file at the end of a link.
+    // redlock checks the file at the end of a link.
     let target = tempfile::tempdir().unwrap();
     let target = target.path().join("settings");
     fs::rename(&file, &target).unwrap();
@@ -217,7 +217,7 @@ fn a_configuration_file_that_others_may_write_is_refused() {
     assert_ran(&run_with_file(dir));
     set_mode(&target, 0o606);
     is_refused(0o606, Path::new(""));
-    // What sets nothing may be anyone's.
+    // A file that sets nothing may belong to anyone.
     fs::remove_file(&file).unwrap();
     std::os::unix::fs::symlink("/dev/null", &file).unwrap();
     let mut status = redis.redlock(&["status"]);
@@ -236,7 +236,7 @@ fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbour
         let mut run = user.command(&["./redlock", "run", "a", "--", "true"]);
         outcome(run.env("XDG_CONFIG_HOME", home))
     };
-    // Root's own serves all.
+    // All users may use root's file.
     run_with_file(home).assert_code(0);
     for (owner, says) in [(54321, "belongs to user 54321"), (65534, "65534")] {
         own(&file, owner);
@@ -245,12 +245,12 @@ fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbour
             .assert_says("mode 644")
             .assert_says(&format!("chown 0 {}", file.display()));
         own(&file, 0);
-        // With a link in its place the owner of a directory chooses among the files of root.
+        // The owner of a directory could choose among root's files with a link.
         own(home, owner);
         run_with_file(home).assert_said(78, says);
         own(home, 0);
     }
-    // A user believes root, too, and nobody else.
+    // A user trusts root's files and their own, and no others.
     as_user().assert_code(0);
     own(&file, 54321);
     own(home, 54321);
@@ -272,13 +272,13 @@ fn root_runs_no_command_that_another_user_has_put_on_the_way_to_its_configuratio
     fs::create_dir_all(&config).unwrap();
     set_mode(directory.path(), 0o755);
     let command = format!("REDLOCK_HOOK=touch {}", mark.display());
-    // The environment of a program of root's that this user has started: its text is theirs, the file root's.
+    // Environment of a root program that another user started: the user chose the text, but root owns the file.
     let settings = format!("\n{command}\n");
     let mut setuid = user.command(&["./become", "sh", "-c", "echo $$; exec head -n 1 gate"]);
     let mut setuid = Running::start(setuid.env("A", &settings));
     let environ = format!("/proc/{}/environ", setuid.line());
     let file = config.join("redlock.env");
-    // A redlock of root's whose home is another user's.
+    // Runs redlock as root with another user's home.
     let run_at = |home: &Path| {
         let mut run = redlock(words!("run a -- true"));
         run.env("HOME", home).env("REDLOCK_URL", redis.tcp_url());
@@ -287,7 +287,7 @@ fn root_runs_no_command_that_another_user_has_put_on_the_way_to_its_configuratio
         end
     };
     let its_directory = format!("its directory {}", config.display());
-    // The user's file, the user's link to one of root's, and root's own link to one whose text is the user's.
+    // The user's file, the user's link to a file of root, and root's own link to a file with the user's text.
     chown(&config, Some(54321), None).unwrap();
     fs::write(&file, format!("{command}\n")).unwrap();
     assert_refused(&run_at(&home), &its_directory);
@@ -296,7 +296,7 @@ fn root_runs_no_command_that_another_user_has_put_on_the_way_to_its_configuratio
     assert_refused(&run_at(&home), &its_directory);
     chown(&config, Some(0), None).unwrap();
     run_at(&home).assert_code(0);
-    // In root's place another user has put a link to a directory of root's, which holds what root trusts.
+    // Another user replaced root's directory with a link to a directory of root, which has only trusted files.
     let theirs = directory.path().join("theirs");
     fs::create_dir(&theirs).unwrap();
     symlink(&config, theirs.join(".config")).unwrap();
@@ -352,7 +352,7 @@ fn a_configuration_file_on_a_read_only_mount_is_used_whatever_its_mode() {
     command.arg(directory.path()).env_clear();
     command.env("PATH", crate::support::path());
     command.env("XDG_CONFIG_HOME", directory.path());
-    // As a Kubernetes ConfigMap is mounted.
+    // Like the mount of a Kubernetes ConfigMap.
     outcome(&mut command).assert_said(69, "/there");
     assert!(!directory.path().join("redlock.env").exists());
 }
@@ -372,7 +372,7 @@ fn what_reads_no_settings_and_doctor_work_beside_a_configuration_file_that_is_re
     ] {
         run(words).assert_code(0).assert_silent();
     }
-    // Nor does one that is typed wrong say anything else.
+    // A mistyped line has its usual status too.
     run(&["status", "--wrong"]).assert_code(64);
     let examined = run(&["-u", &redis.url(), "doctor"]);
     examined.assert_code(1).assert_silent();
@@ -381,14 +381,14 @@ fn what_reads_no_settings_and_doctor_work_beside_a_configuration_file_that_is_re
         &examined.stdout,
         &[says.as_str(), "not fit to hold locks: 1 failure"],
     );
-    // Without another URL it is the default server that is examined, and that gets no password.
+    // Without another URL, doctor examines the default server, but gives it no password.
     let password = file.path().join("password");
     fs::write(&password, "mine\n").unwrap();
     let password = password.to_str().unwrap();
     let examined = run(words!("REDLOCK_PASSWORD_FILE={} doctor", password));
     assert!(matches!(examined.code(), Some(0 | 1)), "{examined:?}");
     assert_has(&examined.stdout, &[says.as_str(), "127.0.0.1:6379"]);
-    // Nor has doctor any advice about another server than that which the file may name.
+    // Doctor gives no advice about any server except the one that the file may name.
     assert!(!examined.stdout.contains("REDLOCK_URL="), "{examined:?}");
 }
 
@@ -401,7 +401,7 @@ fn a_password_that_every_user_can_read_causes_one_warning() {
     fs::write(&password, "mine\n").unwrap();
     let plain = redis.tcp_url();
     let file = password.to_str().unwrap();
-    // The inner one is part of the job, and leaves it to the outer one.
+    // The inner command is part of the job, and leaves the warning to the outer one.
     let run = |words: &[&str]| {
         let inner = words!("run a -- redlock extend a");
         with_file(dir, &[words, inner].concat())
@@ -412,7 +412,7 @@ fn a_password_that_every_user_can_read_causes_one_warning() {
         assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
         assert!(!end.stderr.contains("mine"), "{end:?}");
     };
-    // Nobody else comes into the directory.
+    // No other user can enter the directory.
     set_mode(dir, 0o700);
     run(by_file).assert_code(0).assert_silent();
     set_mode(dir, 0o755);
@@ -422,7 +422,7 @@ fn a_password_that_every_user_can_read_causes_one_warning() {
         .assert_silent();
     set_mode(&password, 0o640);
     run(by_file).assert_code(0).assert_silent();
-    // The same for a password in the URL of a configuration file.
+    // A password in the URL of a configuration file causes the warning too.
     let url = format!("redis://:mine@127.0.0.1:{}", redis.port);
     fs::write(&settings, format!("REDLOCK_URL={url}\n")).unwrap();
     warns(&run(&[]), &settings);

@@ -1,5 +1,4 @@
-//! The protocol under attack: requests that come late, servers that stand still or are far
-//! away, and crowds.
+//! The protocol under attack: late requests, suspended or distant servers, and crowds.
 
 use crate::support::lua::{KEYS, SHARED, WHO, call};
 use crate::support::prelude::*;
@@ -7,7 +6,7 @@ use crate::support::proxy::{Proxy, load_scripts};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Asks for the lock "a".
+/// Sends a request for the lock "a".
 fn acquire(redis: &Redis, token: &str, limit: &str, place: &str, supersede: &str) -> Vec<String> {
     let args = [
         token, "600000", limit, WHO, place, "", supersede, "", "0", "0",
@@ -37,7 +36,7 @@ fn every_one_of_150_readers_hears_that_a_newer_run_wants_them_to_end() {
 fn an_old_run_that_lost_its_first_reply_never_gets_a_newer_ticket_whatever_the_names_of_others() {
     let redis = Redis::start();
     acquire(&redis, "holder", "1", "", "0");
-    // The ids of both begin with a 6.
+    // Both ids begin with a 6.
     let (older, newer) = ("older", "newer7");
     acquire(&redis, older, "1", "poll", "1");
     acquire(&redis, newer, "1", "poll", "1");
@@ -56,8 +55,8 @@ fn work_is_not_started_on_a_grant_that_came_later_than_is_possible_by_our_own_cl
     wait_until("it listens", || {
         !redis.cli(&["PUBSUB", "CHANNELS"]).is_empty()
     });
-    // It is stopped, the server's clock is set an hour forward, the lock is granted to it, and goes to
-    // another waiter when it is not confirmed.
+    // The waiter is suspended, the server's clock is set an hour forward, and the waiter gets the lock. Without its
+    // confirmation, the lock goes to another waiter.
     waiter.run.suspend();
     let token = redis.cli(&["ZRANGE", KEYS[4], "0", "0"]);
     let script = "return string.sub(redis.sha1hex(ARGV[1]), 1, 12)";

@@ -1,14 +1,14 @@
-//! Doing it once: --hold-at-least, --once-per, `REDLOCK_JITTER`, and silence.
+//! Jobs that run once: --hold-at-least, --once-per, `REDLOCK_JITTER`, and silence.
 
 use crate::support::prelude::*;
 
-/// A run of a `COMMAND` that leaves a line in the file "ran".
+/// Starts a run whose COMMAND appends a line to the file "ran".
 fn job(redis: &Redis, options: &str) -> Running {
     let script = r#"echo ran >>"$HOME/ran""#;
     Running::start(&mut redis.run(&format!("{options} a"), script))
 }
 
-/// How often it has run.
+/// Returns how often COMMAND has run.
 fn ran(redis: &Redis) -> usize {
     let ran = fs::read_to_string(redis.dir.path().join("ran"));
     ran.unwrap_or_default().lines().count()
@@ -50,7 +50,7 @@ fn of_twenty_that_race_one_runs_once_per_hour_and_once_for_each_key() {
     assert_eq!(ran(&redis), 4);
     ends(&redis, "run --once-per 1h a b -- true").assert_code(64);
     outcome(&mut redis.redlock(words!("run --once {} a -- true", "a key"))).assert_code(64);
-    // A failure isn't remembered, and -E says which status a skipped run has.
+    // redlock doesn't remember failures; -E sets the status of a skipped run.
     ends(&redis, "run -q --once k a -- false").assert_code(1);
     ends(&redis, "run -q --once k a -- true").assert_code(0);
     let says = "skipped: a run of \"a\" with --once k succeeded";
@@ -110,7 +110,7 @@ fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
     let end = format!("s ago on {}\n", host());
     assert!(line.starts_with(start) && line.ends_with(&end), "{line:?}");
     assert_eq!(line.lines().count(), 1);
-    // A failure since then, and a history that isn't there, change nothing.
+    // Neither a later failure nor a missing history changes anything.
     outcome(&mut redis.run("a", "exit 3")).assert_code(3);
     assert!(after("--once-per 1h").ends_with(&end));
     redis.cli(&["DEL", "{redlock:a}:history"]);
@@ -131,7 +131,7 @@ fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
 #[test]
 fn a_failed_once_per_job_runs_again_until_it_has_succeeded_once() {
     let redis = Redis::left_empty();
-    // The third one succeeds.
+    // The third run succeeds.
     let script = r#"echo run >>"$HOME/ran"; test "$(wc -l <"$HOME/ran")" -ge 3"#;
     let start = |()| Running::start(&mut redis.run("-q --once-per 1h -E 9 a", script));
     let mut codes = [(); 8].map(start).map(|run| run.finish().code());
@@ -144,7 +144,7 @@ fn a_failed_once_per_job_runs_again_until_it_has_succeeded_once() {
 fn a_failure_is_not_remembered_nor_is_a_run_that_lost_its_lock_whatever_it_ended_with() {
     let redis = Redis::start();
     let forced = "redlock release --force -q a";
-    // Nor is one that was killed, or stopped in time.
+    // redlock doesn't remember a run that was killed or stopped in time, either.
     let late = "trap 'exit 0' TERM; while :; do sleep 0.01; done";
     for (words, script, code) in [
         ("a", "exit 1", Some(1)),

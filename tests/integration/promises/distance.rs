@@ -1,5 +1,4 @@
-//! Servers that are far away, suspended for a moment or not ready: what is started, and how
-//! often they are asked.
+//! Servers that are far away, suspended for a moment or not ready: whether COMMAND starts, and how often redlock asks.
 
 use std::sync::mpsc::channel;
 
@@ -8,13 +7,13 @@ use crate::support::proxy::{Action, Proxy, load_scripts};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// The whole lease of the lock "a" is there: its confirmation has arrived.
+/// Returns true if the lock "a" has its whole lease, so its confirmation has arrived.
 fn is_confirmed(redis: &Redis) -> bool {
     let left = redis.cli(&["PTTL", "redlock:a"]).parse::<i64>();
     left.is_ok_and(|left| left >= 10_000)
 }
 
-/// Takes the lock "a" as on another host: no process here sees its holder end. Returns its token.
+/// Takes the lock "a" as if on another host, because no process here sees its holder end. Returns the token.
 fn take(redis: &Redis) -> String {
     let end = ends(redis, "acquire --ttl 60s --format token a");
     end.assert_code(0).stdout.trim().to_owned()
@@ -25,7 +24,7 @@ fn release(redis: &Redis, token: &str) {
     outcome(&mut redis.redlock(words)).assert_code(0);
 }
 
-/// A run that waits for the lock "a" by way of a proxy, and has got its place.
+/// Starts a run that waits for the lock "a" through a proxy. Returns when it is in the queue.
 #[track_caller]
 fn waiting(redis: &Redis, proxy: &Proxy, options: &[&str]) -> Gated {
     let url = proxy.url();
@@ -37,15 +36,15 @@ fn waiting(redis: &Redis, proxy: &Proxy, options: &[&str]) -> Gated {
     waiter
 }
 
-/// Has a run wait for the lock "a" by way of a proxy, hands it over, and lets COMMAND run until the confirmation of its lock and
-/// one renewal were answered.
+/// Hands the lock "a" over to a run behind a proxy. COMMAND runs until the confirmation of its lock and one renewal have
+/// replies.
 #[track_caller]
 fn hand_over(redis: &Redis, proxy: &Proxy, options: &[&str]) -> Outcome {
     let holder = take(redis);
     let mut waiter = waiting(redis, proxy, options);
     release(redis, &holder);
     wait_until("the confirmation was answered, or it has ended", || {
-        // A renewal ends with a look whether the lock is still there.
+        // A renewal ends by checking whether the lock is still there.
         (is_confirmed(redis) && proxy.answered("check") > 0) || waiter.run.has_ended()
     });
     waiter.open();
@@ -84,7 +83,8 @@ fn over_a_line_of_any_length_and_if_its_confirmation_is_lost_a_lock_is_handed_ov
 
 #[test]
 fn far_away_or_if_more_matters_than_the_grant_a_command_starts_when_its_lock_is_confirmed() {
-    // Others have to know of the start, its answer says whether to start, or there is a lock before it.
+    // Confirmation comes first if others must know of the start, the reply decides about it, or the run has another lock before
+    // this one.
     for (round_trip, options, starts_on_the_grant) in [
         (0, "", true),
         (250, "", false),
@@ -101,7 +101,7 @@ fn far_away_or_if_more_matters_than_the_grant_a_command_starts_when_its_lock_is_
         if options.contains(&"1st") {
             wait_until("the first is renewed", || proxy.answered("check") > 0);
         }
-        // No confirmation arrives before COMMAND was seen.
+        // Holds back each confirmation until COMMAND has started.
         let (confirmations, confirmed) = channel();
         let (pass, passed) = channel::<()>();
         proxy.set_hook(move |request| {
@@ -112,13 +112,13 @@ fn far_away_or_if_more_matters_than_the_grant_a_command_starts_when_its_lock_is_
             Action::Pass
         });
         release(&redis, &holder);
-        // A heartbeat may have come before the grant did: it confirms as well.
+        // A heartbeat sent before the grant arrived confirms it too.
         let operation = confirmed.recv_timeout(TIMEOUT).unwrap();
         if starts_on_the_grant && operation == "renew" {
             waiter.run.expect_line("ready");
             drop(pass);
         } else {
-            // A renewal would be that of a command that has started.
+            // A renewal would come from a command that has already started.
             assert_eq!(operation, "heartbeat", "{round_trip} ms {options:?}");
             drop(pass);
             waiter.run.expect_line("ready");
@@ -157,7 +157,7 @@ fn a_stall_of_three_seconds_at_any_step_of_a_wait_is_survived() {
         );
         let mut waiter = Gated::start(&redis, words);
         let begin = || stalled.recv_timeout(TIMEOUT).unwrap();
-        // A holder does these only after the hand-over.
+        // Only a holder sends these, after the hand-over.
         let is_of_holder = ["renew", "check"].contains(&step);
         let stalled_at = (!is_of_holder).then(begin);
         if is_of_holder {
@@ -200,7 +200,7 @@ fn a_nested_run_whose_first_answer_takes_more_than_a_second_waits_and_runs() {
 
 #[test]
 fn a_run_that_a_signal_ends_has_time_for_its_release_far_away_even_if_it_has_to_log_in_again() {
-    // After a renewal without an answer, or when the first renewal, and the look that follows it, are over.
+    // After a renewal without a reply, or after the first renewal and its check.
     let rows = [(0, true), (700, false), (1_200, false)];
     side_by_side(rows, |(round_trip, has_to_log_in)| {
         let redis = Redis::with(&["--user", "far", "on", ">pw", "~*", "+@all"]);
@@ -232,18 +232,18 @@ fn a_run_that_a_signal_ends_has_time_for_its_release_far_away_even_if_it_has_to_
 fn a_command_never_runs_without_a_lock_once_the_server_has_answered() {
     let redis = Redis::start();
     load_scripts(&redis);
-    // Long enough for a first answer: without that, COMMAND would run.
+    // Long enough for a first reply: without any, COMMAND would run.
     let run = "REDLOCK_REDIS_TIMEOUT=5s redlock run";
     let inner = "--on-unreachable run --ttl 6s --url";
     let holder = Gated::start(&redis, &["a"]).ready();
-    // It answers first, and is gone while one waits.
+    // The server answers first, and vanishes during the wait.
     let proxy = Proxy::new(&redis);
     let line = format!("exec env {run} {inner} {} a -- echo ran", proxy.url());
     let mut waiter = Running::start(&mut sh(&redis, &line));
     waiter.wait_until_queued(&redis);
     proxy.vanish();
     waiter.finish().assert_printed(69, "");
-    // The first of two locks is taken or reused, and the server is gone before the second is taken.
+    // The run takes or reenters the first of two locks, and the server vanishes before the second.
     for (before, run) in [(1, run), (0, &format!("{run} c -- redlock run"))] {
         let proxy = Proxy::new(&redis);
         let vanish = proxy.vanishing();
@@ -256,7 +256,7 @@ fn a_command_never_runs_without_a_lock_once_the_server_has_answered() {
         });
         let line = format!("{run} {inner} {} c b -- echo ran", proxy.url());
         let end = outcome(&mut sh(&redis, &line));
-        // The lock that it holds is lost if that takes longer than the lease.
+        // The run loses its first lock if that takes longer than the lease.
         assert!(matches!(end.code(), Some(69 | 79)), "{end:?}");
         assert_eq!(end.stdout, "", "{line}");
     }

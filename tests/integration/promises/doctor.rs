@@ -1,15 +1,15 @@
-//! `redlock doctor` finds what is wrong with a server or this host, says what to type, ends within two seconds, and leaves
-//! nothing behind. Each state that all commands notice is a line of the tables of `trouble`.
+//! `redlock doctor` finds the faults of a server or this host and prints the commands to type, within two seconds and without
+//! leaving anything behind. For states that all commands notice, see the tables of `trouble`.
 
 use std::collections::BTreeMap;
 
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, Request};
 
-/// Checks without which nobody knows whether a server is fit.
+/// Checks without which a server isn't known to be fit.
 const DECIDING: &str = "connection server role cluster eviction writes scripts name";
 
-/// A report as JSON.
+/// Doctor's report as JSON.
 pub struct Examined {
     pub end: Outcome,
     pub document: Value,
@@ -17,15 +17,14 @@ pub struct Examined {
 }
 
 impl Examined {
-    /// Examines a server that answers. Doctor has two seconds: if the machine is too busy for that, which doctor says,
-    /// this asks again.
+    /// Examines a server that answers. Repeats that if the machine is too busy for doctor's two seconds, which doctor reports.
     #[track_caller]
     pub fn new(command: &mut Command) -> Self {
         let has_time = |examined: &Self, _| !examined.end.stdout.contains("in time");
         Self::until(command, "doctor has the time", has_time)
     }
 
-    /// Examines until the report, and the time that it has taken, are right.
+    /// Examines until the report and its duration are right.
     #[track_caller]
     fn until(
         command: &mut Command,
@@ -40,7 +39,7 @@ impl Examined {
         })
     }
 
-    /// Examines once. The command has `--json`.
+    /// Examines once. The command must have `--json`.
     #[track_caller]
     pub fn once(command: &mut Command) -> Self {
         let end = outcome(command);
@@ -70,7 +69,7 @@ impl Examined {
         }
     }
 
-    /// Expects these checks to have a level, and no others.
+    /// Asserts that these checks have a level, and no others.
     #[track_caller]
     pub fn only(&self, level: &str, checks: &str) {
         let all = self.checks.iter().filter(|(_, it)| it["level"] == level);
@@ -78,13 +77,13 @@ impl Examined {
         assert_eq!(names.join(" "), checks, "{level}: {:?}", self.end);
     }
 
-    /// Returns whether all checks were done.
+    /// Returns true if doctor did all checks.
     fn is_whole(&self) -> bool {
         let mut levels = self.checks.values().map(|check| &check["level"]);
         levels.all(|level| level != "unknown")
     }
 
-    /// Expects a finding: `CHECK LEVEL: part of its message → part of its fix`.
+    /// Asserts a finding: `CHECK LEVEL: part of its message → part of its fix`.
     #[track_caller]
     pub fn says(&self, finding: &str) -> &Self {
         let (start, says) = finding.split_once(':').unwrap();
@@ -100,13 +99,13 @@ impl Examined {
     }
 }
 
-/// Returns a server that keeps its data, so that doctor finds nothing.
+/// Starts a server that keeps its data, so that doctor finds nothing wrong.
 pub fn good() -> Redis {
     Redis::with(&["--appendonly", "yes"])
 }
 
-/// Waits until an examination of this takes less than two seconds and is right: a busy machine may be late, but a doctor
-/// that waits too long always is.
+/// Waits until an examination is right and takes less than two seconds. A busy machine is sometimes late, but a doctor that
+/// waits too long always is.
 #[track_caller]
 fn within_two_seconds(command: &mut Command, is_right: fn(&Examined) -> bool) -> Examined {
     let is_quick = |examined: &Examined, took| took < Duration::from_secs(2) && is_right(examined);
@@ -156,7 +155,7 @@ fn a_good_server_is_fit_and_doctor_leaves_nothing_there() {
     for part in parts.split('|') {
         assert!(text.contains(part), "{part:?}: {text}");
     }
-    // It is a new server, and doctor can't know whether it had locks before.
+    // Doctor can't know whether a new server had locks before.
     assert!(
         !text.contains('\x1b') && !text.contains("restart"),
         "{text}"
@@ -181,7 +180,7 @@ fn a_server_without_a_command_is_found() {
         "messages warn: waiters poll → rename-command
         scripts ok: handed over",
     );
-    // A managed service that shows neither INFO nor its configuration.
+    // A managed service that hides INFO and its configuration.
     let redis = Redis::with(words!("--rename-command INFO i --rename-command CONFIG c"));
     let examined = Examined::new(&mut redis.redlock(&["doctor"]));
     examined.only("fail", "");
@@ -218,7 +217,7 @@ fn a_failed_connection_is_explained_with_the_origin_of_the_url() {
         let examined = Examined::new(&mut doctor);
         let message = examined.checks[check]["message"].as_str().unwrap();
         if message.contains("looked up") {
-            // The machine has no name server that answers.
+            // No name server answers on this machine.
             continue;
         }
         examined.says(&format!("{check} fail:  {fix}"));
@@ -256,10 +255,10 @@ fn doctor_ends_within_two_seconds_whatever_hangs() {
         examined.says("pidfd ok:");
     }
     redis.resume();
-    // All else is checked meanwhile.
+    // All other checks finish meanwhile.
     let examined = within_two_seconds(&mut hanging(&redis.tcp_url()), Examined::is_whole);
     examined.only("warn", "hook");
-    // A sentinel that hangs beside others.
+    // A single sentinel of several hangs.
     let all = Replicated::start();
     all.sentinels[0].stall();
     let examined = within_two_seconds(&mut hanging(&all.url()), Examined::is_whole);
@@ -269,7 +268,7 @@ fn doctor_ends_within_two_seconds_whatever_hangs() {
 
 #[test]
 fn doctor_ends_in_time_and_leaves_nothing_if_the_connection_breaks() {
-    // Side by side, as each waits most of the time.
+    // Side by side, because each mostly waits.
     side_by_side([Action::LoseReply, Action::Reset], ends_in_time_after);
 }
 
@@ -294,7 +293,7 @@ fn ends_in_time_after(action: Action) {
         });
         let examined = examined.unwrap();
         let failed = examined.checks.values().any(|it| it["level"] == "fail");
-        // Doctor asks these more than once.
+        // Doctor sends these more than once.
         let is_repeated = ["TIME", "HELLO", "UNLINK"].contains(&operation);
         let is_noticed = failed || !examined.is_whole();
         assert!(is_noticed || is_repeated, "{operation} {action:?}");
@@ -366,7 +365,7 @@ fn a_key_of_another_program_is_78_and_found_by_doctor_at_a_locks_name() {
         let fails = finding.starts_with("fail");
         examined.only("fail", if fails { "name" } else { "" });
     }
-    // A name that no lock can have is a mistake.
+    // A name that no lock can have is a usage error.
     outcome(&mut redis.redlock(&["doctor", "a b"])).assert_code(64);
 }
 
@@ -386,20 +385,20 @@ fn sentinels_must_agree() {
     let one_is_gone = all.url_at([ports[0], ports[1], free_port()].into_iter());
     let says = format!("2 of 3 {agree}: can't reach the sentinel at → start Redis there");
     examine(&one_is_gone).says(&format!("sentinels warn: {says}"));
-    // A sentinel holds no locks.
+    // A sentinel stores no locks.
     let (port, sentinel) = (ports[0], format!("redis://127.0.0.1:{}", ports[0]));
     let url = format!("--url redis-sentinel://127.0.0.1:{port}/NAME");
     examine(&sentinel).says(&format!("server fail: holds no locks → {url}"));
     let nobody = all.url().replace(MASTER, "nobody");
     examine(&nobody).says("sentinels fail: no primary with the name → SENTINEL MASTERS");
-    // Each pause is a jump of the clock.
+    // Each pause looks like a jump of the clock.
     all.sentinels[2].cli(words!("SENTINEL DEBUG TILT-TRIGGER 1 TILT-PERIOD 600000"));
     wait_until("it is in TILT mode", || {
         let info = all.sentinels[2].cli(&["INFO", "sentinel"]);
         info.contains("sentinel_tilt:1")
     });
     examine(&all.url()).says("sentinels warn: is in TILT mode → chrony");
-    // One that has missed a failover.
+    // A sentinel that has missed a failover.
     let other = free_port().to_string();
     for words in [
         words!("SENTINEL REMOVE {}", MASTER),
@@ -407,7 +406,7 @@ fn sentinels_must_agree() {
     ] {
         assert_eq!(all.sentinels[1].cli(words), "OK");
     }
-    // Whichever answered first.
+    // Whichever of the two answers first.
     let first_two = all.url_at(ports[..2].iter().copied());
     examine(&first_two).says(&format!("sentinels fail: 127.0.0.1:{other} → logs"));
 }
@@ -433,7 +432,7 @@ fn doctor_tests_the_hook_the_settings_and_the_kernel_of_this_host() {
             format!("hook warn: ended with status {status} → by hand: REDLOCK_EVENT=test sh -c");
         after(hook, "").says(&says);
     }
-    // A hook that calls doctor doesn't call itself.
+    // A hook that calls doctor isn't called again.
     after("exit 7", "ended").says("hook ok:");
 
     redis.play("[REDLOCK_TLT=9s] settings warn: REDLOCK_TLT; did you mean REDLOCK_TTL? → correct");

@@ -1,5 +1,5 @@
-//! The commands that `redlock doctor` prints, pasted into a shell against a server in the state that they are for: the
-//! problem is gone when doctor is asked again, however the server is reached.
+//! Pastes the commands that `redlock doctor` prints into a shell, with a server in the matching state. Afterwards doctor no
+//! longer finds the problem, however redlock reaches the server.
 
 use std::os::unix::fs::chown;
 use std::os::unix::net::UnixStream;
@@ -30,7 +30,7 @@ impl Place {
         Examined::new(command.envs(self.settings.iter().cloned()))
     }
 
-    /// Returns the command that doctor prints for a check, if that isn't ok.
+    /// Returns the command that doctor prints for a check, unless the check is ok.
     #[track_caller]
     fn line(&self, check: &str, arguments: &[&str]) -> Option<String> {
         let examined = self.doctor(arguments);
@@ -41,13 +41,13 @@ impl Place {
         Some(fix.to_owned())
     }
 
-    /// Pastes a line into a shell on a terminal, and types the password when it is asked for.
+    /// Pastes a line into a shell on a terminal, and types the password at each prompt.
     #[track_caller]
     fn paste(&self, line: &str) {
         let is_secret = !self.password.is_empty();
         assert!(!(is_secret && line.contains(self.password)), "{line}");
         let mut shell = Command::new("sh");
-        // redis-cli would ask a terminal without a size for it.
+        // redis-cli would query a terminal without a size.
         let script = format!("stty rows 24 columns 400; {line}");
         shell.args(["-c", &script]).env_clear();
         shell.env("PATH", path()).env("HOME", "/nonexistent");
@@ -64,7 +64,7 @@ impl Place {
             terminal.type_in("y\n");
         }
         let status = terminal.finish();
-        // What the default user without a password is told, before it goes on.
+        // A harmless message for the default user without a password, who continues.
         let harmless = "AUTH failed: ERR AUTH <password> called without";
         let shown = terminal.shown.replace(harmless, "");
         assert!(status.success(), "{line}: {shown}");
@@ -73,7 +73,7 @@ impl Place {
         }
     }
 
-    /// Pastes the command for a check, after which the check is ok.
+    /// Pastes the command for a check, and asserts that the check is ok afterwards.
     #[track_caller]
     fn repair(&self, check: &str, arguments: &[&str]) {
         let line = self.line(check, arguments).expect(check);
@@ -96,7 +96,7 @@ impl Place {
         wait_until("it is repaired", || is("ok", ""));
     }
 
-    /// Returns a command for the server, of an administrator.
+    /// Returns an administrator's command for the server.
     fn cli(&self, redis: &Redis, words: &[&str]) -> Command {
         let mut cli = Command::new("redis-cli");
         cli.arg("-s").arg(redis.socket()).args(words);
@@ -104,7 +104,7 @@ impl Place {
         cli
     }
 
-    /// Sets two settings of a server wrong, and repairs them.
+    /// Breaks two settings of a server and repairs them.
     #[track_caller]
     fn repair_settings(&self, redis: &Redis) {
         for set in [
@@ -134,7 +134,7 @@ fn pasted_commands_repair_what_a_configuration_file_with_a_password_lets_others_
     place.repair_settings(&redis);
     set_mode(&file, 0o644);
     set_mode(dir.path(), 0o755);
-    // Not if the directory for temporary files is this user's own.
+    // There is no finding if this user owns the directory for temporary files.
     if place.line("secrets", &[]).is_some() {
         place.repair("secrets", &[]);
     }
@@ -210,7 +210,7 @@ fn pasted_commands_work_over_tls_with_a_client_certificate() {
     place.repair_settings(&redis);
 }
 
-/// Checks whose commands add ACL rules, in the order in which doctor can name them: commands, keys, channels.
+/// Checks whose commands add ACL rules, in the order in which doctor can report them: commands, keys, channels.
 const OF_RULES: &str = "connection connection scripts scripts messages";
 
 #[test]
@@ -276,7 +276,7 @@ fn pasted_commands_prepare_sentinels_and_replicas_for_a_failover() {
     place.repair("sentinels", &[]);
     all.prefer(1);
     place.repair_soon("replicas", "warn: replica-priorities differ");
-    // The replicas have names, and the sentinels list their numbers.
+    // The replicas have names, but the sentinels list their IP addresses.
     place.settings.push(("REDLOCK_SYNC", "all".into()));
     for sentinel in &all.sentinels {
         sentinel.cli(words!("SENTINEL RESET {}", MASTER));
@@ -308,7 +308,7 @@ fn pasted_commands_free_a_lock_and_end_a_script() {
     let place = Place::new(url, "secret");
     place.paste("redlock freeze cold --reason x");
     place.repair("name", &["cold"]);
-    // A command that is only for those who are sure.
+    // A command with a condition, only for users who are sure.
     let set = words!("SET redlock:forever x");
     outcome(&mut place.cli(&redis, set)).assert_code(0);
     let examined = place.doctor(&["forever"]);
@@ -316,7 +316,7 @@ fn pasted_commands_free_a_lock_and_end_a_script() {
     let fix = examined.checks["name"]["fix"].as_str().unwrap();
     place.paste(fix.split_once("then ").unwrap().1);
     place.doctor(&["forever"]).says("name ok: is free");
-    // A script that doesn't end.
+    // A script that never ends.
     let endless = ["EVAL", "while true do end", "0"];
     let endless = Running::start(&mut place.cli(&redis, &endless));
     wait_until("it is busy", || {

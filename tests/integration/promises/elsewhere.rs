@@ -1,5 +1,5 @@
-//! Guarded work where it really is: on hosts that a deploy reaches over ssh. However the connection, the run, the guard
-//! or Redis fails, the work of two holders never beats at once.
+//! Guarded work on the hosts that a deploy reaches over ssh. If the connection, the run, the guard or Redis fails, the work of
+//! two holders still never beats at the same time.
 //!
 //! The hosts are one sshd, which runs as the user of the tests and so can't use PAM.
 
@@ -11,7 +11,8 @@ use crate::support::prelude::*;
 
 const HOSTS: [&str; 3] = ["web-1", "web-2", "web-3"];
 
-/// The work on a host. Only SIGKILL or the test ends it, and no end of a stream: nothing else than its guard stops it.
+/// Script of the work on a host, which only its guard or the test ends: all ends of streams and signals except SIGKILL are
+/// ignored.
 const WORK: &str = r#"#!/bin/sh
 trap '' TERM HUP PIPE
 beat() { date +%s%N >>"$SITE/beats.$1"; }
@@ -20,7 +21,7 @@ echo "$$ $PPID" >"$SITE/at.draft.$1"; mv "$SITE/at.draft.$1" "$SITE/at.$1"
 while [ ! -e "$SITE/over" ]; do beat "$1"; sleep 0.01; done
 "#;
 
-/// A deploy to all hosts at once, which says the pid of each client.
+/// Script of a deploy to all hosts at once, which prints the pid of each client.
 const OVER_SSH: &str = r#"
     for host in web-1 web-2 web-3; do
         printf '%s\n' "$REDLOCK_HELD" |
@@ -29,7 +30,7 @@ const OVER_SSH: &str = r#"
     done
     wait"#;
 
-/// Hosts with a Redis that all of them reach.
+/// Hosts, with a Redis that all of them reach.
 struct Site {
     redis: Redis,
     server: Running,
@@ -40,7 +41,7 @@ impl Site {
         self.redis.dir.path()
     }
 
-    /// Hosts that are reached over ssh.
+    /// Starts hosts that are reached over ssh.
     fn over_ssh() -> Self {
         let redis = Redis::start();
         let dir = redis.dir.path().to_owned();
@@ -52,12 +53,12 @@ impl Site {
             outcome(keygen.arg(path)).assert_code(0);
         }
         let sshd = sshd();
-        // A service of the system would make it, where sshd insists on it.
+        // A system service would create this directory, which some versions of sshd require.
         if nix::unistd::geteuid().is_root() && Path::new("/run").is_dir() {
             let mut builder = fs::DirBuilder::new();
             let _ = builder.mode(0o755).create("/run/sshd");
         }
-        // With that level bash doesn't read the user's .bashrc.
+        // At this SHLVL bash doesn't read the user's .bashrc.
         let config = format!(
             "ListenAddress 127.0.0.1\nHostKey {dir}/host-key\nPidFile none\nStrictModes no\n\
              PermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
@@ -92,8 +93,8 @@ impl Site {
         Self { redis, server }
     }
 
-    /// A deploy under lock "a" whose work has begun on each host, and the clients that it reaches them by. The words
-    /// before its own say from where.
+    /// Starts a deploy under lock "a". Returns the run and its ssh clients when the work has begun on each host. `before`
+    /// precedes the words of redlock.
     fn deploy(&self, before: &[&str], ttl: &str, deploy: &str) -> (Running, Vec<i32>) {
         let run = words!("{} run --ttl {} a -c", REDLOCK, ttl, deploy);
         let mut command = directly(&self.redis, &[before, run].concat());
@@ -105,7 +106,7 @@ impl Site {
         (run, clients)
     }
 
-    /// The file in which the work on a host says its pid and its guard's.
+    /// Returns the file with the pids of the work on a host and of its guard.
     fn at(&self, host: &str) -> PathBuf {
         self.dir().join(format!("at.{host}"))
     }
@@ -120,30 +121,30 @@ impl Site {
         fs::write(self.dir().join("over"), "").unwrap();
     }
 
-    /// The next deploy, in the queue. Its work begins with its turn.
+    /// Queues the next deploy, whose work begins with its turn.
     fn next(&self) -> Running {
         let turn = r#"date +%s%N >"$HOME/beats.next"; echo turn"#;
         queued(&self.redis, &["run", "-q", "a", "-c", turn])
     }
 
-    /// Whether the lock is kept for the guards of a run that is over.
+    /// Returns true if the lock is kept for the guards of a run that is over.
     fn is_kept(&self) -> bool {
         json(&self.redis, "status --json a")[0]["holders"][0]["kept"] == true
     }
 
-    /// Returns the moments at which the work on a host has beaten.
+    /// Returns the times of the beats on a host.
     fn beats(&self, host: &str) -> Vec<Duration> {
         let beats = self.dir().join(format!("beats.{host}"));
         let text = fs::read_to_string(beats).unwrap();
         text.lines().map(crate::support::moment).collect()
     }
 
-    /// Waits for the next deploy's turn. All work of this one was over before it.
+    /// Waits for the next deploy's turn, and asserts that all work of this one was over before.
     #[track_caller]
     fn assert_hands_on(&self, mut next: Running) {
         next.expect_line("turn");
         next.finish().assert_exited(0);
-        // What should have been dead before gets the time to show that it isn't.
+        // Work that should be dead by now gets time to beat once more.
         for host in HOSTS {
             let (work, _) = self.pids(host);
             wait_until("the work is dead", || !is_alive(work));
@@ -157,14 +158,14 @@ impl Site {
         );
     }
 
-    /// No guard is left in Redis.
+    /// Asserts that no guard is left in Redis.
     #[track_caller]
     fn assert_all_have_left(&self) {
         let guards = self.redis.cli(&["HKEYS", "{redlock:a}:guards"]);
         assert_eq!(guards, "", "no guard is left");
     }
 
-    /// What sshd has started for the connection to a host.
+    /// Returns the process that sshd started for the connection to a host.
     fn connection(&self, host: &str) -> i32 {
         let (_, guard) = self.pids(host);
         let mut process = guard;
@@ -179,7 +180,7 @@ impl Site {
     }
 }
 
-/// sshd re-executes itself, and needs its whole path.
+/// Returns the full path of sshd, which it needs to re-execute itself.
 fn sshd() -> PathBuf {
     let dirs = format!("{}:/usr/sbin:/usr/local/sbin:/sbin", path());
     let mut shell = Command::new("sh");
@@ -213,7 +214,7 @@ fn work_whose_ssh_client_was_killed_ends_before_the_next_turn() {
     let next = site.next();
     send(clients[0], libc::SIGTERM);
     send(clients[1], libc::SIGKILL);
-    // The rest of the deploy goes on, and what lost its connection is part of it.
+    // The rest of the deploy goes on, including the work that lost its connection.
     wait_until("two clients are gone", || {
         !is_alive(clients[0]) && !is_alive(clients[1])
     });
@@ -248,7 +249,7 @@ fn a_guard_that_is_suspended_on_its_host_delays_the_next_turn_for_a_lease_at_mos
 #[test]
 fn work_on_all_hosts_is_dead_when_the_lease_of_a_holder_ends_whose_host_died() {
     let site = Site::over_ssh();
-    // From where the run is, its watchdog and the next deploy can't find the work by the token.
+    // In a PID namespace of its own, so the run's watchdog and the next deploy can't find the work by the token.
     let apart = in_own_pids().unwrap_or_default();
     let (mut run, _) = site.deploy(&apart, "10s", OVER_SSH);
     let next = site.next();
@@ -259,7 +260,7 @@ fn work_on_all_hosts_is_dead_when_the_lease_of_a_holder_ends_whose_host_died() {
 #[test]
 fn a_ci_job_that_is_cancelled_and_then_killed_leaves_its_lock_to_the_work_on_its_hosts() {
     let site = Site::over_ssh();
-    // The guards' work takes its time.
+    // Gives the guarded work plenty of time to end.
     let deploy = OVER_SSH.replace("-k 200ms", "-k 25s");
     let (mut run, _) = site.deploy(&[], "60s", &deploy);
     let mut next = site.next();

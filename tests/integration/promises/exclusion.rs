@@ -1,4 +1,4 @@
-//! Two never run at once, whatever they are.
+//! Two holders never run at once, whichever clients they are.
 
 use std::path::PathBuf;
 
@@ -34,14 +34,14 @@ fn the_fence_grows_across_expiry_flushes_and_restarts() {
     redis.kill();
     redis.start_again();
     fences.push(fence(&redis));
-    // A fence from the future, as after the clock was set back.
+    // A fencing token from the future, as after the clock was set back.
     redis.cli(&["HSET", "{redlock:a}:state", "fence", "4000000000000000"]);
     fences.extend([fence(&redis), fence(&redis)]);
     assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
     assert_eq!(fences[3..], [4_000_000_000_000_001, 4_000_000_000_000_002]);
 }
 
-/// A Python with redis-py, made once.
+/// Returns a Python with redis-py, installed only once.
 fn python() -> PathBuf {
     static MADE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     let make = || {

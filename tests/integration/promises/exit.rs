@@ -1,12 +1,12 @@
-//! The exit statuses of the manual's table, each reached the way a user reaches it. Those that have more to say are tested
-//! beside that: 69, 77, 78, 126 and 127 in `trouble`, 79 in `loss`, the signals that end a wait in `by_signal`.
+//! Exit statuses of the manual's table, each reached the way a user reaches it. Other files test the longer stories: 69, 77,
+//! 78, 126 and 127 in `trouble`, 79 in `loss`, signals that end a wait in `by_signal`.
 //!
 //! Not tested here: 125 for a kernel that is out of descriptors.
 
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 
-/// Every line that redlock says begins with its name.
+/// Asserts that every line of redlock begins with its name.
 #[track_caller]
 fn assert_prefixed(stderr: &str) {
     assert!(!stderr.is_empty(), "nothing was said");
@@ -15,7 +15,7 @@ fn assert_prefixed(stderr: &str) {
     }
 }
 
-/// What went wrong is said in one line: a lock that was never taken isn't spoken of as if it were.
+/// Asserts that there is exactly one line, so redlock doesn't report the loss of a lock that it never took.
 #[track_caller]
 fn assert_one_line(end: &Outcome) {
     assert_prefixed(&end.stderr);
@@ -25,7 +25,7 @@ fn assert_one_line(end: &Outcome) {
 #[test]
 fn a_run_says_nothing_and_has_commands_own_status_even_where_that_looks_like_one_of_ours() {
     let redis = Redis::start();
-    // The usual line, and one that clap reads.
+    // The usual line, and a line that clap reads.
     for options in ["a -- sh", "-t 60s a"] {
         for status in "0 1 2 3 64 69 75 77 78 79 124 125 126 127 128 130 137 200 255".split(' ') {
             let end = outcome(&mut redis.run(options, &format!("exit {status}")));
@@ -56,9 +56,9 @@ fn a_command_killed_by_signal_n_is_128_plus_n_and_reported_as_a_shell_would() {
             "" => String::new(),
             _ => format!("redlock: the command was killed by {name}\n"),
         };
-        // Perl, as some shells ignore QUIT in all cases.
+        // Perl, because some shells always ignore QUIT.
         let script = format!("ulimit -c 0; exec perl -e 'kill {signal}, $$; sleep 60'");
-        // With -q as well: cron mails only what is printed.
+        // Even with -q: cron mails only printed text.
         for options in ["a", "-q a"] {
             let end = outcome(&mut redis.run(options, &script));
             end.assert_exited(128 + signal);
@@ -144,7 +144,7 @@ fn a_timeout_is_124_however_command_ends_and_is_reported_also_with_quiet() {
         let script = format!("trap {trap} TERM; echo $$; while :; do sleep 0.01; done");
         let run = || outcome(&mut redis.run(options, &script));
         let mut end = run();
-        // Again if the timeout stopped it before it had its trap and printed a word.
+        // Repeats the run if the timeout stopped COMMAND before it had set its trap and printed a word.
         wait_until("the script prints something in time", || {
             if end.stdout.is_empty() {
                 end = run();
@@ -164,7 +164,7 @@ fn a_timeout_is_124_however_command_ends_and_is_reported_also_with_quiet() {
 
 #[test]
 fn commands_status_survives_a_release_that_fails_or_is_not_answered() {
-    // It is an error, so that --quiet doesn't hide it.
+    // --quiet doesn't hide the message, because it is an error.
     for (options, is_killed, says) in [
         ("--quiet a", true, "; it expires within 30s: "),
         ("a", false, ""),
@@ -195,7 +195,7 @@ fn a_release_counts_that_a_server_without_its_scripts_answers_late() {
     let mut run = redis.run("-v a", script);
     run.env("REDLOCK_URL", proxy.url());
     let run = Running::ready(run.env("REDLOCK_REDIS_TIMEOUT", "20s"));
-    // The server forgets the short script, and says so long after the whole one was sent.
+    // The server forgets the short script, and reports so long after the whole script was sent.
     redis.cli(&["SCRIPT", "FLUSH"]);
     gate.open();
     run.finish_saying(5, "lock \"a\" released");
@@ -211,7 +211,7 @@ fn with_on_unreachable_run_command_runs_without_a_lock_and_has_its_own_status() 
     end.assert_printed(3, "a none none\n")
         .assert_says("running without a lock");
     assert_one_line(&end);
-    // Not reachable and not permitted are different things.
+    // An unreachable server differs from one that refuses.
     let redis = Redis::with(&["--requirepass", "secret"]);
     let refused = ends(&redis, "run a --on-unreachable run -- echo ran");
     refused

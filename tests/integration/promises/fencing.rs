@@ -1,4 +1,4 @@
-//! `redlock fence`: a fence file lets no late writer pass.
+//! `redlock fence`: a fence file rejects each late writer.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -8,7 +8,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::support::prelude::*;
 
-/// A directory, and a file in it that isn't there yet.
+/// Returns a directory, and the path of a file in it that doesn't exist yet.
 fn place() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("fence");
@@ -136,10 +136,10 @@ fn a_file_that_cannot_be_written_lets_no_writer_pass() {
     let path = file.to_str().unwrap();
     let mut command = redlock(&["fence", path, "4"]);
     if nix::unistd::getuid().is_root() {
-        // A user to whom the permissions mean something; the binary may lie where it can't look.
+        // Permissions limit this user. The binary may be in a directory that the user can't read.
         let binary = dir.path().join("redlock");
-        // By another process: a file that this one has open to write may be open in the children of
-        // other tests for a moment, and can't be executed meanwhile.
+        // Copied by another process: children of other tests may briefly inherit files that this process has open for writing,
+        // which then can't be executed.
         let mut copy = Command::new("cp");
         outcome(copy.arg(REDLOCK).arg(&binary)).assert_code(0);
         command = Command::new(binary);
@@ -173,7 +173,7 @@ fn fence_refuses_anything_but_a_regular_file_at_once() {
     }
 }
 
-/// The system calls that a fence makes to keep what it did, with the files they are about.
+/// Returns the system calls that make a fence durable, with their files.
 fn synced(dir: &Path, file: &Path, number: &str) -> Vec<String> {
     let trace = dir.join("trace");
     let mut strace = Command::new("strace");
@@ -214,7 +214,7 @@ fn a_new_file_and_its_number_outlive_a_crash_of_the_machine() {
         [format!("fsync {entry}"), write.clone(), sync.clone()]
     );
     assert_eq!(synced(dir.path(), &file, "6"), [write, sync.clone()]);
-    // The one that wrote the number may have been killed before it came to this.
+    // The writer of that number may have been killed before it synced the directory.
     assert_eq!(synced(dir.path(), &file, "6"), [sync]);
 }
 
@@ -236,7 +236,7 @@ fn of_fifty_writers_at_once_the_largest_fence_stays_and_it_never_shrinks() {
     fence(&file, "9").assert_code(0);
     let mut writers: Vec<(u64, Running)> = (1..=50)
         .map(|number: u64| {
-            // Of different lengths, too.
+            // Numbers of different lengths.
             let number = 1 + number * 7 % 50 * 40;
             let mut command = redlock(&["fence", file.to_str().unwrap(), &number.to_string()]);
             (number, Running::start(&mut command))
@@ -252,7 +252,7 @@ fn of_fifty_writers_at_once_the_largest_fence_stays_and_it_never_shrinks() {
     for (number, writer) in writers {
         let end = writer.finish();
         assert!(matches!(end.code(), Some(0 | 1)), "{end:?}");
-        // The largest passes whenever it comes.
+        // The largest number passes at any time.
         if number == 1961 {
             end.assert_code(0);
         }
@@ -260,14 +260,14 @@ fn of_fifty_writers_at_once_the_largest_fence_stays_and_it_never_shrinks() {
     assert_eq!(text(&file), "1961\n");
 }
 
-/// The lock on a file, held by this process.
+/// Locks a file in this process.
 fn lock_of(file: &Path) -> Flock<fs::File> {
     let mut options = fs::OpenOptions::new();
     let file = options.create(true).append(true).open(file).unwrap();
     Flock::lock(file, FlockArg::LockExclusive).expect("no other process has it")
 }
 
-/// Starts a fence and waits until it waits for the lock on the file.
+/// Starts a fence. Returns when it waits for the lock on the file.
 fn waiting_for(file: &Path, number: &str) -> Running {
     let writer = Running::start(&mut redlock(&["fence", file.to_str().unwrap(), number]));
     let channel = format!("/proc/{}/wchan", writer.pid());
@@ -284,7 +284,7 @@ fn writers_that_wait_for_the_file_are_ended_by_a_signal() {
     let writer = waiting_for(&file, "1");
     writer.signal(nix::sys::signal::Signal::SIGTERM);
     writer.finish().assert_killed_by(15);
-    // No process wrote without the lock.
+    // No writer wrote without the lock.
     assert_eq!(text(&file), "");
 }
 
@@ -312,7 +312,7 @@ fn a_file_that_is_replaced_or_removed_meanwhile_is_opened_again() {
     fs::write(&other, "7\n").unwrap();
     fs::rename(&other, &file).unwrap();
     drop(lock);
-    // Whether it comes before the other one or after it.
+    // In either order of the two writers.
     late.finish_saying(1, "is stale");
     newest.finish().assert_code(0).assert_silent();
     assert_eq!(text(&file), "9\n");
@@ -327,8 +327,8 @@ fn a_file_that_is_replaced_or_removed_meanwhile_is_opened_again() {
 #[test]
 fn a_file_that_others_replace_all_the_time_is_given_up() {
     let (dir, file) = place();
-    // The look after the lock finds no file, as if another process removed it each time. It is the third
-    // call of statx, or with musl the second one of stat.
+    // The check after locking finds no file, as if another process removed the file each time. With glibc this is the third
+    // call of statx, with musl the second of stat.
     let log = dir.path().join("trace");
     let (log, path) = (log.to_str().unwrap(), file.to_str().unwrap());
     let words = words!(

@@ -1,8 +1,8 @@
-//! Freezing: the holder finishes, no new holder is admitted, and all see why.
+//! Freezing: the holder finishes, no new holder is admitted, and everybody sees the reason.
 
 use crate::support::prelude::*;
 
-/// Returns the words of a line.
+/// Splits a line into words.
 fn split(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
@@ -11,7 +11,7 @@ fn freeze(redis: &Redis, options: &str) -> Outcome {
     ends(redis, &format!("freeze a --reason release-night {options}"))
 }
 
-/// Thaws "a", which is frozen.
+/// Thaws "a", which must be frozen.
 #[track_caller]
 fn thaw(redis: &Redis) {
     let end = ends(redis, "thaw a");
@@ -19,7 +19,7 @@ fn thaw(redis: &Redis) {
     end.assert_said(0, says);
 }
 
-/// A run that doesn't wait for "a" is refused, and says why.
+/// Asserts that a run that doesn't wait for "a" is refused, with the reason.
 #[track_caller]
 fn assert_frozen(redis: &Redis) {
     let end = ends(redis, "run -n a -- true");
@@ -27,7 +27,7 @@ fn assert_frozen(redis: &Redis) {
     end.assert_says("release-night");
 }
 
-/// Starts a run of "a" with these options, whose COMMAND runs.
+/// Starts a run of "a" with these options. Returns when its COMMAND runs.
 fn holding(redis: &Redis, options: &str) -> Gated {
     Gated::start(redis, &split(&format!("{options} a"))).ready()
 }
@@ -43,7 +43,7 @@ fn the_holder_of_a_frozen_lock_finishes_and_no_other_gets_in_until_it_is_thawed(
         refused.assert_says("release-night");
         let waiter = queued(&redis, &split(&format!("run -q {mode} a -- echo in")));
         holder.end();
-        // It has been looked at after the release, and is still frozen.
+        // The waiter has checked the lock after the release, and it is still frozen.
         assert_frozen(&redis);
         ends(&redis, "acquire -n a").assert_code(75);
         assert_eq!(redis.cli(words!("SET redlock:a plain NX PX 1000")), "");
@@ -57,7 +57,7 @@ fn a_freeze_expires_and_a_waiter_gets_in_then() {
     let redis = Redis::left_empty();
     freeze(&redis, "--for 700ms").assert_code(0);
     ends(&redis, "run -w 60s a -- true").assert_code(0);
-    // Behind a holder, and with a waiter that comes late.
+    // Behind a holder, and with a late waiter.
     let holder = holding(&redis, "");
     freeze(&redis, "--for 700ms").assert_code(0);
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
@@ -148,7 +148,7 @@ fn runs_that_ignore_a_freeze_go_in_one_at_a_time_ahead_of_all_that_it_keeps_out(
     let holder = holding(&redis, "");
     let other = queued(&redis, &["run", "-q", "a", "--", "echo", "other"]);
     freeze(&redis, "").assert_code(0);
-    // It waits for the holder, as all do.
+    // Like all runs, this one waits for the holder.
     let first = Gated::queued(&redis, &["--ignore-freeze", "-q", "a"]);
     holder.end();
     let first = first.ready();
@@ -157,13 +157,13 @@ fn runs_that_ignore_a_freeze_go_in_one_at_a_time_ahead_of_all_that_it_keeps_out(
     let acquired = ends(&redis, "acquire -n --ignore-freeze --format token a");
     let token = acquired.assert_code(0).stdout.trim();
     ends(&redis, &format!("REDLOCK_TOKEN={token} release a")).assert_code(0);
-    // All others are out, even if a run that ignores the freeze starts them, or the host has a variable for it.
+    // The freeze stops all other runs, even children of a run that ignores it, and runs with an environment variable.
     ends(&redis, "freeze b --new --reason x").assert_code(0);
     ignoring("-- redlock run -n b -- true").assert_code(75);
     ends(&redis, "REDLOCK_IGNORE_FREEZE=1 run -n a -- true").assert_said(75, "is frozen");
     thaw(&redis);
     other.finish().assert_printed(0, "other\n");
-    // Once nothing is frozen, it is a run as any other.
+    // Without a freeze the option changes nothing.
     ignoring("-- true").assert_code(0);
     ends(&redis, "thaw b").assert_code(0);
 }

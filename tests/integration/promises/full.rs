@@ -1,11 +1,10 @@
-//! A server without memory to spare (`maxmemory` without eviction): what is held and waited for goes
-//! on, and only what is new is refused.
+//! A server without free memory (`maxmemory` without eviction): holders and waiters go on, and only new ones are refused.
 
 use crate::support::prelude::*;
 
 const MODES: [&[&str]; 3] = [&[], &["--shared"], &["--slots", "2"]];
 
-/// From now on the server refuses what needs memory.
+/// Makes the server refuse all commands that need memory.
 fn fill(redis: &Redis) {
     assert_eq!(redis.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
     let refused = redis.cli(&["SET", "more", "memory"]);
@@ -38,7 +37,7 @@ fn on_a_full_server_a_lock_is_handed_on_to_waiters_that_were_there_before() {
         fill(&redis);
         leaves.run.signal(nix::sys::signal::Signal::SIGTERM);
         leaves.run.finish().assert_code(143).assert_silent();
-        // Long enough for a heartbeat of each.
+        // Long enough for a heartbeat of each waiter.
         redis.await_calls("evalsha", 4);
         assert_eq!(
             redis.queue("a"),

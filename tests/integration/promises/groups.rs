@@ -12,7 +12,7 @@ fn loops(redis: &Redis, count: usize, rounds: u32, script: &str) -> Vec<Running>
     each.collect()
 }
 
-/// What all of them printed.
+/// Returns everything that the runs printed.
 fn printed(runs: Vec<Running>) -> String {
     let ends = runs.into_iter().map(Running::finish);
     ends.map(|end| end.stdout).collect()
@@ -22,7 +22,7 @@ fn printed(runs: Vec<Running>) -> String {
 fn readers_and_a_writer_never_run_together() {
     let redis = Redis::left_empty();
     fs::create_dir(redis.dir.path().join("readers")).unwrap();
-    // Each leaves its mark first and looks for the other's then.
+    // Each leaves its mark first, and then looks for the other's.
     let reader = r#"redlock run -q --shared a -c '
         mkdir "$HOME/readers/$$"
         [ ! -e "$HOME/writer" ] || echo "a reader beside a writer"
@@ -43,8 +43,7 @@ fn readers_and_a_writer_never_run_together() {
 #[test]
 fn n_slots_with_killed_holders_are_never_more_than_n_and_no_two_have_one_number() {
     let redis = Redis::left_empty();
-    // A mark with the pid of the COMMAND that has the slot. One that is found is an overlap, unless
-    // that COMMAND is dead.
+    // A mark has the pid of the COMMAND in the slot. An existing mark is an overlap, unless that COMMAND is dead.
     let script = r#"redlock run -q --slots 3 --ttl 2s -k 100ms a -c '
         case $REDLOCK_SLOT in [123]) ;; *) echo "a slot $REDLOCK_SLOT";; esac
         mark=$HOME/slot-$REDLOCK_SLOT
@@ -69,13 +68,13 @@ fn n_slots_with_killed_holders_are_never_more_than_n_and_no_two_have_one_number(
         if let Some(&pid) = holders.get(dice.below(4))
             && !killed.contains(&pid)
         {
-            // It may have exited a moment ago.
+            // The process may have just exited.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             killed.push(pid);
         }
     }
     let printed = printed(runs);
-    // On a slow machine a run may lose its lease, whether or not its COMMAND has said that it ran.
+    // On a slow machine a run may lose its lease, whether or not its COMMAND has printed "ran".
     let (ran, rest): (Vec<&str>, Vec<&str>) = printed.lines().partition(|line| *line == "ran");
     let (ran, late) = (ran.len(), rest.len());
     assert!(rest.into_iter().all(|line| line == "late"), "{printed}");
@@ -83,9 +82,9 @@ fn n_slots_with_killed_holders_are_never_more_than_n_and_no_two_have_one_number(
         ran <= 200 && ran + late >= 180,
         "{ran} of 200, 20 were killed, {late} were late"
     );
-    // The one that was killed last may have left its entry to its TTL.
+    // The last killed run may have left its entry until its TTL ends.
     redis.await_free("a");
-    // With the next run the history has all that is known, and nothing else is left.
+    // The next run completes the history, and nothing else is left.
     ends(&redis, "run a -- true").assert_code(0);
 }
 
@@ -121,7 +120,7 @@ fn plain_clients_and_runs_exclude_each_other() {
     }
 }
 
-/// How many clients track keys, and have read the key since they do.
+/// Returns the number of clients that track keys and have read the key since.
 fn watching(redis: &Redis) -> usize {
     let clients = redis.cli(&["CLIENT", "LIST"]);
     let watches = |client: &&str| client.contains(" flags=t") && client.contains(" cmd=eval");
@@ -136,7 +135,7 @@ fn readers_that_come_do_not_make_the_others_look() {
         .map(|_| Gated::start(&redis, &["--shared", "--ttl", "5m", "a"]).ready())
         .collect();
     wait_until("all watch the key", || watching(&redis) == 25);
-    // An acquire, a renewal and a look at the key for each.
+    // An acquire, a renewal and a check of the key for each.
     let sent = scripts();
     assert!(sent < 25 * 4, "{sent} scripts for 25 readers");
     for gated in readers {
@@ -156,7 +155,7 @@ fn a_member_of_a_group_whose_key_others_change_is_stopped_at_once() {
         for member in members {
             member.run.finish_saying(79, "lock \"a\" was lost");
         }
-        // The next renewal is due after 40 s.
+        // The next renewal is due only after 40 s.
         assert_took_less(changed, Duration::from_secs(20));
     }
 }

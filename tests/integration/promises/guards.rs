@@ -1,12 +1,12 @@
-//! Work elsewhere under a lock: it ends with the run that holds the lock, which is handed on only after that.
+//! Work elsewhere under a lock: it ends with the run that holds the lock, and only then is the lock handed over.
 //!
-//! The guards here are started by the test, so that they are no part of the run's tree, as over ssh or in a container.
+//! The tests start the guards themselves, so that these aren't part of the run's process tree, as over ssh or in a container.
 
 use crate::promises::queue::add_dead_waiters;
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, Request, load_scripts};
 
-/// A run of lock "a" whose COMMAND says by what its lock can be guarded, and ends when it is told to.
+/// A run of lock "a" whose COMMAND prints `REDLOCK_HELD` for guards, and ends when the test lets it.
 struct Holder {
     run: Running,
     held: String,
@@ -20,14 +20,14 @@ impl Holder {
         Self::of(&mut redis.redlock(&words))
     }
 
-    /// Starts a command whose first line says by what its lock can be guarded.
+    /// Starts a command whose first line is the `REDLOCK_HELD` of its lock.
     fn of(command: &mut Command) -> Self {
         let mut run = Running::start(command);
         let held = run.line();
         Self { run, held }
     }
 
-    /// A guard whose work takes its time, and has begun.
+    /// Starts a guard whose work ends only on request. Returns when the work has begun.
     #[track_caller]
     fn slow_guard(&self, redis: &Redis) -> Running {
         let mut guard = self.guard(redis, &["-k", "60s"], TAKES_ITS_TIME);
@@ -35,7 +35,7 @@ impl Holder {
         guard
     }
 
-    /// A guard of its lock.
+    /// Starts a guard of its lock.
     fn guard(&self, redis: &Redis, options: &[&str], script: &str) -> Running {
         let words = [&["guard"], options, &["-c", script]].concat();
         let mut command = redis.redlock(&words);
@@ -55,28 +55,28 @@ impl Holder {
     }
 }
 
-/// Work that says when it is asked to stop, and ends when the test wants it to.
+/// Script of work that reports SIGTERM, and ends when the test lets it.
 const TAKES_ITS_TIME: &str = r#"
     trap 'echo asked' TERM
     echo started
     while [ ! -e "$HOME/over" ]; do sleep 0.01 & wait $!; done
     echo over"#;
 
-/// Starts a run with these options and names, and a guard that takes its time.
+/// Starts a run with these options and names, and a slow guard.
 fn guarded(redis: &Redis, options: &[&str]) -> (Holder, Running) {
     let holder = Holder::start(redis, options);
     let guard = holder.slow_guard(redis);
     (holder, guard)
 }
 
-/// Waits until the lock is kept for the guards alone.
+/// Waits until only the guards keep the lock.
 fn await_end_of_run(redis: &Redis) {
     wait_until("the run is over for the server", || {
         holder(redis, "kept") == true
     });
 }
 
-/// Lets the run end whose guard takes its time: from then on the lock is kept for that guard.
+/// Lets the run of a slow guard end, so that only the guard keeps the lock.
 fn leave_lock_to(guard: &mut Running, redis: &Redis) {
     Holder::let_end(redis);
     guard.expect_line("asked");
@@ -87,7 +87,7 @@ fn let_guards_end(redis: &Redis) {
     fs::write(redis.dir.path().join("over"), "").unwrap();
 }
 
-/// A field of the only holder of lock "a".
+/// Returns a field of the only holder of lock "a".
 fn holder(redis: &Redis, field: &str) -> serde_json::Value {
     let all = json(redis, "status --json a");
     all[0]["holders"][0][field].clone()
@@ -301,7 +301,7 @@ fn a_lock_that_is_lost_stops_the_guards() {
     }
 }
 
-/// Writes the time into a file for as long as it lives.
+/// Script that keeps writing the time into a file.
 const LIVES: &str =
     r#"while :; do date +%s%N >"$HOME/life.new"; mv "$HOME/life.new" "$HOME/life"; done"#;
 
@@ -324,7 +324,7 @@ fn guarded_work_is_dead_before_the_lease_ends_where_redis_does_not_answer() {
 #[test]
 fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews_however_late_answers_are()
  {
-    // Which answers to the guard come how late, and how many come at all.
+    // Delays or losses of the replies to the guard, and the expected number of its requests.
     type Hook = fn(&Request) -> Action;
     let hooks: [(Hook, std::ops::Range<usize>); 3] = [
         (|_| Action::Pass, 2..usize::MAX),
@@ -335,7 +335,7 @@ fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews_ho
             },
             2..usize::MAX,
         ),
-        // The lease is counted from the request.
+        // The lease starts with the request.
         (
             |request| match (&*request.operation, request.before) {
                 ("guard", 0) => Action::StallReply(Duration::from_secs(1)),
@@ -373,7 +373,7 @@ fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews_ho
 fn a_guard_that_was_killed_takes_its_work_along_and_delays_the_next_holder_for_a_lease_at_most() {
     let redis = Redis::start();
     let holder = Holder::start(&redis, &["--ttl", "6s", "a"]);
-    // Part of it has a session of its own, and no parent; it begins when the watchdog has looked for the last time.
+    // Part of the work has a session of its own and no parent, and begins after the watchdog's last scan.
     let mut gate = Gate::new(&redis);
     let script = r#"read go <"$HOME/gate"; setsid sh -c 'echo $$; exec sleep 100' & sleep 100"#;
     let mut guard = holder.guard(&redis, &[], script);
@@ -439,7 +439,7 @@ fn one_other_signal_leaves_all_locks_of_a_run_to_the_guards() {
 fn a_run_waits_for_its_guards_through_requests_that_fail() {
     let redis = Redis::left_empty();
     load_scripts(&redis);
-    // Its first release, by two scripts, finds that there are guards.
+    // The first release, in two scripts, finds that there are guards.
     let proxy = Proxy::with(&redis, |request| match &*request.operation {
         "release" if (2..5).contains(&request.before) => Action::Reset,
         _ => Action::Pass,
@@ -464,7 +464,7 @@ fn the_guards_of_several_locks_are_waited_for_until_one_lease_is_over_where_redi
     redis.kill();
     let began = Instant::now();
     holder.run.finish().assert_exited(0);
-    // One after the other would take 32 s.
+    // Waiting for one lock after the other would take 32 s.
     assert_took_less(began, Duration::from_secs(20));
     guard.finish().assert_exited(79);
 }
@@ -479,7 +479,7 @@ fn a_guard_of_several_locks_tries_to_leave_them_for_as_long_as_one_where_redis_d
     guard.expect_line("over");
     let began = Instant::now();
     guard.finish_saying(0, "may be kept until its lease ends");
-    // Two tries of two seconds, and what each other lock needs to be sent.
+    // Two attempts of two seconds, and the time to send the requests for the other lock.
     assert_took_less(began, Duration::from_secs(10));
     redis.resume();
     holder.end(&redis);
@@ -498,7 +498,7 @@ fn one_signal_ends_a_guard_of_several_locks_that_redis_does_not_answer() {
     guard.signal(Signal::SIGTERM);
     guard.finish().assert_killed_by(libc::SIGTERM);
     assert_took_less(began, Duration::from_secs(20));
-    // What was sent is read when the server goes on.
+    // The server reads the sent requests when it goes on.
     redis.resume();
     wait_until("it has left", || guards(&redis) == 0);
     holder.end(&redis);
@@ -520,7 +520,7 @@ fn the_last_guard_of_a_lock_that_its_job_released_hands_it_on_past_a_thousand_de
     add_dead_waiters(&redis);
     let_guards_end(&redis);
     guard.finish().assert_exited(79);
-    // It isn't free, for the one behind them to find with its next heartbeat.
+    // The lock isn't free, so the live waiter behind the dead ones needn't find it with its next heartbeat.
     assert_ne!(redis.cli(&["GET", "redlock:a"]), "");
     live.ready().end();
     gate.open();

@@ -1,4 +1,4 @@
-//! The history: the holders of a lock, how long each held it, and how that ended.
+//! The history: the holders of a lock, how long each held it, and how each hold ended.
 
 use std::collections::HashSet;
 
@@ -6,13 +6,13 @@ use crate::pages::parsed_picture;
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 
-/// The history of "a" as JSON.
+/// Returns the history of "a" as JSON.
 fn history(redis: &Redis, options: &str) -> Vec<Value> {
     let text = ends(redis, &format!("history --json a {options}"));
     serde_json::from_str(&text.assert_code(0).stdout).unwrap()
 }
 
-/// How each hold of "a" ended.
+/// Returns the ends of the holds of "a".
 fn endings(redis: &Redis) -> String {
     let end = |hold: &Value| {
         let number = hold["status"].as_u64().or(hold["signal"].as_u64());
@@ -58,7 +58,7 @@ fn a_command_that_never_started_is_no_run_in_the_history() {
     waiter.signal(Signal::SIGTERM);
     waiter.finish();
     holder.end();
-    // Of several names, what was held while another one stayed busy.
+    // With several names, holds are not recorded if another name stayed busy.
     ends(&redis, "run -qn a b -- true").assert_code(75);
     other.end();
     assert_eq!(endings(&redis), "status 0");
@@ -92,7 +92,7 @@ fn holds_and_skipped_runs_are_bounded_each_and_with_a_size_of_none_nothing_is_ke
     }
     ends(&redis, "history a").assert_code(0);
     run("10001", "").assert_code(78);
-    // Without a history a release whose answer is lost is repeated, too.
+    // Even without a history, redlock repeats a release without a reply.
     load_scripts(&redis);
     let proxy = Proxy::once(&redis, "release", 0, Action::ResetReply);
     let url = format!("--url {}", proxy.url());
@@ -117,7 +117,7 @@ fn the_last_ones_and_those_since_may_be_asked_for_and_a_table_of_all_locks_names
     assert_eq!(history(&redis, "--since 1h").len(), 3);
     assert_eq!(history(&redis, "--since 0s").len(), 0);
     let table = |words: &str| ends(&redis, &format!("history {words}")).stdout;
-    // Its rows may be of one lock.
+    // All rows may be of one lock.
     for (words, names) in [
         ("-n 1", "NAME b"),
         ("-n 2", "NAME a b"),
@@ -153,12 +153,12 @@ fn the_picture_parses_and_names_the_holders() {
     let printed = ends(&redis, "history --svg -").stdout;
     assert!(printed.starts_with("<svg ") && printed.ends_with("</svg>\n"));
     ends(&redis, "history --svg /no/such/dir/a.svg").assert_said(125, "can't write");
-    // The name of a lock, which may be that of a script, too.
+    // The argument may be a lock's name, or a script's.
     let replaced = ends(&redis, "history --svg a");
     replaced.assert_said(64, "has to end in .svg, as in --svg a.svg");
 }
 
-/// Why runs ended without "a", the first one first.
+/// Returns the reasons why runs ended without "a", the first run first.
 fn reasons(skipped: &[Value]) -> Vec<&str> {
     let skipped = skipped.iter().filter(|item| item["end"] == "skipped");
     skipped.map(|item| item["why"].as_str().unwrap()).collect()
@@ -206,7 +206,7 @@ fn each_run_that_ends_without_the_lock_leaves_a_trace() {
     assert_eq!(of("busy")["command"][0], "true");
     assert_eq!(of("recent")["by"]["host"], host());
     assert!(of("timeout")["waited_ms"].as_u64() >= Some(10), "{all:?}");
-    // Without the option they are counted.
+    // Without the option, history only prints their number.
     assert!(reasons(&history(&redis, "")).is_empty());
     let table = ends(&redis, "history a").stdout;
     let sum = "\n6 runs ended without the lock; --skipped shows them\n";
@@ -259,7 +259,7 @@ fn a_name_without_a_history_is_said_so_and_isnt_drawn() {
     }
 }
 
-/// Fills a server with names, each with so many holds of long commands, one a second.
+/// Fills a server with names, each with this many holds of long commands, one a second.
 fn fill(redis: &Redis, names: &str, holds: &str) {
     let script = r#"
         local entry = '{"host":"h","user":"u","pid":1,"command":["' .. string.rep('x', 3900) .. '"]}'
@@ -277,7 +277,7 @@ fn fill(redis: &Redis, names: &str, holds: &str) {
 #[test]
 fn the_history_of_any_number_of_busy_locks_is_shown() {
     let redis = Redis::start();
-    // More than one listing may weigh, and more than is kept of an array.
+    // Larger than one listing may be, and longer than redlock keeps of an array.
     fill(&redis, "100", "62");
     let shown = |options: &str| {
         let shown = ends(&redis, &format!("history {options}"));
@@ -304,7 +304,7 @@ fn the_history_of_any_number_of_busy_locks_is_shown() {
 #[test]
 fn any_number_of_names_is_listed() {
     let redis = Redis::start();
-    // More than one listing may weigh, with many of a score.
+    // Larger than one listing may be, with many names of the same score.
     let script = "for name = 1, 50000 do
         local text = 'job-' .. name .. string.rep('x', 150)
         redis.call('ZADD', '{redlock:}:index', math.floor(name / 3000), text)

@@ -1,6 +1,6 @@
-//! `REDLOCK_HOOK`: a script that is told what happens to a run, beside its COMMAND and no part of it.
+//! `REDLOCK_HOOK`: a script that is called at events of a run, beside its COMMAND and outside COMMAND's process tree.
 //!
-//! What hangs is killed after 10 s, so that two tests last for as long.
+//! redlock kills a hanging hook after 10 s, so two tests last that long.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 
-/// A server, and a hook that leaves its environment in a file for each event: `acquired` and so on.
+/// A server, and a hook that writes its environment into a file for each event: `acquired` and so on.
 struct Case {
     redis: Redis,
     hook: String,
@@ -38,7 +38,7 @@ impl Case {
         command
     }
 
-    /// The environment in which the hook was told this.
+    /// Waits for this event. Returns the environment of the hook.
     #[track_caller]
     fn env(&self, event: &str) -> Facts {
         let file = self.file(event);
@@ -55,7 +55,7 @@ impl Case {
     }
 }
 
-/// What a hook finds in its environment.
+/// Environment of a hook.
 #[derive(Debug)]
 struct Facts(BTreeMap<String, String>);
 
@@ -66,7 +66,7 @@ impl Facts {
         value.unwrap_or_else(|| panic!("no {name} in {self:?}"))
     }
 
-    /// These variables, without the `REDLOCK_` of their names, have these values.
+    /// Asserts the values of these variables, named without `REDLOCK_`.
     #[track_caller]
     fn assert(&self, expected: &[(&str, &str)]) -> &Self {
         for (name, value) in expected {
@@ -90,7 +90,7 @@ fn an_event_that_is_too_long_for_a_variable_is_told_truncated() {
     let case = Case::new();
     let redis = &case.redis;
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "100000"]);
-    // In JSON each letter is an escape of six bytes.
+    // In JSON each of these letters is an escape of six bytes.
     let names = (0..1000).map(|n| format!("b{n}{}", "é".repeat(90)));
     let names = names.collect::<Vec<_>>().join(" ");
     outcome(&mut case.run(&format!("-n a {names}"), "true")).assert_code(75);
@@ -121,9 +121,9 @@ fn a_hook_is_told_when_command_starts_and_has_ended() {
     let ended = case.env("ended");
     ended.assert(&same).assert(&[("STATUS", "3")]);
     assert!(ended.number("REDLOCK_RAN_MS") >= 50, "{ended:?}");
-    // What else is in it is in the test of the code that writes it.
+    // A unit test checks the other fields.
     assert_eq!(ended.json()["event"], "ended");
-    // The command line as others see it, and several locks.
+    // The command line as other users see it, and several locks.
     let script = "echo $REDLOCK_FENCE; : --password s3";
     let end = outcome(&mut case.redlock(words!("run b a -- sh -c {} --password s3", script)));
     case.env("ended").assert(&[
@@ -161,7 +161,7 @@ fn a_hook_is_told_who_keeps_a_run_from_the_lock() {
         case.env("busy")
     };
     frozen_by("release night").assert(&[("BY", "release night")]);
-    // What others are called must not become a line of a log.
+    // Names from other clients must not become extra lines of a log.
     let busy = frozen_by("night\nshift\u{1b}[2J");
     let (by, json) = (busy.get("REDLOCK_BY"), busy.json());
     let is_line = !by.contains(char::is_control);
@@ -201,7 +201,7 @@ fn a_run_without_its_command_or_without_a_lock_tells_its_end() {
     let mut run = case.run("--on-unreachable run a", "exit 4");
     outcome(run.env("REDLOCK_URL", "unix:///no/such/socket")).assert_code(4);
     case.env("ended").assert(&[("STATUS", "4"), ("FENCE", "")]);
-    // A run that is skipped has nothing to tell.
+    // A skipped run calls no hook.
     outcome(&mut case.redlock(words!("run a -- true"))).assert_code(0);
     case.env("ended").assert(&[("STATUS", "0")]);
     case.env("acquired");
@@ -251,7 +251,7 @@ fn a_hook_inherits_no_descriptor_no_signal_mask_and_no_session() {
     let open: Vec<(i32, &str)> = open.collect();
     assert!(open.len() >= 3, "{text}");
     for (number, target) in open {
-        // The shell opens its output itself, and keeps what it was above 9.
+        // The shell opens its output itself, and moves the old descriptor above 9.
         let is_null = target == "/dev/null" && !(3..10).contains(&number);
         let is_own = number == 1 && target.ends_with("found.new");
         assert!(is_null || is_own, "{text}");
@@ -262,11 +262,11 @@ fn a_hook_inherits_no_descriptor_no_signal_mask_and_no_session() {
     );
     let lines: Vec<&str> = text.lines().collect();
     let [ids, own] = [lines[lines.len() - 2], lines[lines.len() - 1]];
-    // It leads its group and its session.
+    // The hook leads its process group and its session.
     assert_eq!(format!("{ids} in /"), own, "{text}");
 }
 
-/// Makes a named pipe for hooks. Returns its path, its reader, and what keeps the reader from its end.
+/// Creates a named pipe for hooks. Returns its path, its reader, and a gate that keeps the reader from reaching the end.
 fn pipe(redis: &Redis, name: &str) -> (String, Running, Gate) {
     let path = redis.dir.path().join(name);
     let gate = Gate::at(&path);
@@ -278,15 +278,15 @@ fn pipe(redis: &Redis, name: &str) -> (String, Running, Gate) {
 fn a_hook_that_hangs_delays_nothing_and_is_killed_with_all_that_it_has_started() {
     let redis = Redis::start();
     let hangs = [
-        // A tree of processes, a part of it in another session.
+        // A tree of processes, partly in another session.
         "sleep 600 & setsid sleep 600 & sleep 600",
-        // One that takes no other signal, and starts others again and again.
+        // A script that ignores all other signals, and keeps starting processes.
         "trap '' TERM INT HUP; while :; do sleep 0.05 & wait; done",
-        // A flood.
+        // A flood of output.
         "(yes & yes >&2 & wait)",
-        // A daemon, of a script that ends well.
+        // A daemon, left by a script that succeeds.
         "(setsid sh -c 'cd /; sleep 600' </dev/null &) ; exit 0",
-        // A stopped one.
+        // A suspended script.
         "kill -STOP $$",
     ];
     let hook =
@@ -299,7 +299,7 @@ fn a_hook_that_hangs_delays_nothing_and_is_killed_with_all_that_it_has_started()
         (reader, open, 2)
     });
     let pipes: Vec<(Running, Gate, usize)> = pipes.collect();
-    // Of a redlock that was killed.
+    // The hook of a redlock that was killed.
     let (path, mut killed, open) = pipe(&redis, "pipe-killed");
     let hook = hook(&path, "sleep 600");
     let mut run = redis.run("b", "exec sleep 600");
@@ -345,7 +345,7 @@ fn a_hook_is_no_part_of_commands_tree() {
         let pids: Vec<i32> = (0..hooks).map(|_| pipe.pid_after("")).collect();
         assert!(pids.into_iter().all(is_alive), "they have their time");
     };
-    // None of these waits for it, counts it as left, or kills it.
+    // None of these runs waits for the hook, reports it as a survivor, or kills it.
     outcome(&mut hooked("--with-children a", "sleep 0.2 & exit 3"))
         .assert_code(3)
         .assert_silent();
@@ -359,7 +359,7 @@ fn a_hook_is_no_part_of_commands_tree() {
     ends(&redis, "release --force --yes a").assert_code(0);
     killed.finish().assert_code(79);
     assert_work(3);
-    // An outer run doesn't count the hook of an inner one either.
+    // An outer run doesn't count the hook of an inner run, either.
     let inner = "redlock run b -- true";
     outcome(&mut hooked("--with-children a", inner))
         .assert_code(0)
@@ -380,7 +380,7 @@ fn a_hook_that_loses_the_process_that_attends_to_it_delays_nothing_either() {
     let run = Running::ready(run.env("REDLOCK_HOOK", &hook));
     let [attends, works] = [(); 2].map(|()| pipe.pid_after(""));
     send(attends, libc::SIGKILL);
-    // What it has started is a child of redlock from then on.
+    // The hook's script is a child of redlock from then on.
     wait_until("it is gone", || !is_alive(attends));
     gate.open();
     run.finish().assert_code(3);
@@ -391,7 +391,7 @@ fn a_hook_that_loses_the_process_that_attends_to_it_delays_nothing_either() {
 #[test]
 fn an_orphan_that_looks_like_a_hooks_dies_with_command() {
     let redis = Redis::start();
-    // Without the lock's token, in a session of its own, and with a variable that each hook has.
+    // Without the lock's token, in a session of its own, and with a variable of every hook.
     let script = r#"env -i REDLOCK_EVENT=lost sh -c 'setsid sh -c "echo \$\$; exec sleep 600 >/dev/null" &'
         exec sleep 600 >/dev/null"#;
     let mut run = redis.run("-k 1s a", script);

@@ -1,21 +1,21 @@
-//! `acquire --while-pid`: what stays behind to keep a script's lock, and when it goes.
+//! `acquire --while-pid`: the keeper that stays behind to renew a script's lock, and its end.
 
 use crate::promises::watchdog::assert_holds_nothing;
 use crate::support::prelude::*;
 
-/// A script that holds the lock "a" from its `ready` line on; `rest` follows.
+/// Starts a script that holds the lock "a" from its `ready` line on; `rest` follows.
 fn holder(redis: &Redis, options: &str, rest: &str) -> Running {
     after("", redis, options, rest)
 }
 
-/// A shell without a terminal that knows the server, and nothing of the environment the tests run in.
+/// Returns a shell without a terminal that knows the server, with nothing of the tests' environment.
 fn bash(redis: &Redis, text: &str) -> Command {
     let mut command = directly(redis, &["bash", "-c", text]);
     command.current_dir(redis.dir.path());
     command
 }
 
-/// The same after a first line.
+/// Like `holder`, after a first line.
 pub fn after(first: &str, redis: &Redis, options: &str, rest: &str) -> Running {
     let text = format!(
         "{first}\neval \"$(redlock acquire a --while-pid $$ {options})\"\necho ready\n{rest}"
@@ -23,7 +23,7 @@ pub fn after(first: &str, redis: &Redis, options: &str, rest: &str) -> Running {
     Running::ready(&mut bash(redis, &text))
 }
 
-/// The keeper of a script.
+/// Returns the keeper of a script.
 pub fn keeper(script: &Running) -> i32 {
     keeper_of(script.pid())
 }
@@ -40,7 +40,7 @@ fn keeper_of(script: i32) -> i32 {
     pids.find(is_keeper).expect("a keeper")
 }
 
-/// Has no child that would outlive it.
+/// End of a script without a child that would outlive it.
 const WAIT: &str = "exec sleep 60";
 
 #[test]
@@ -63,14 +63,14 @@ fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
 fn however_a_script_is_killed_its_lock_is_free_at_once() {
     let redis = Redis::left_empty();
     let mut times = Vec::new();
-    // Those that are ignored by default, and those that only stop.
+    // Without the signals that are ignored by default, and those that only stop.
     let ignored = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
     let stops = libc::SIGSTOP..=libc::SIGTTOU;
     let ends = |number: &i32| !ignored.contains(number) && !stops.contains(number);
     for number in (1..=31).chain([34, 64]).filter(ends) {
-        // exec, as a shell itself would put some of them off.
+        // exec, because a shell itself would delay some of the signals.
         let mut script = holder(&redis, "", "ulimit -c 0; exec sleep 60");
-        // A signal that a shell has taken when it executes something else is lost.
+        // A signal that the shell handles just before it executes the program is lost.
         let name = format!("/proc/{}/comm", script.pid());
         wait_until("the shell is gone", || {
             fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
@@ -92,7 +92,7 @@ fn a_keeper_is_small_and_holds_nothing_of_the_script_and_one_connection() {
     let redis = Redis::start();
     let script = after("exec 8>eight 9< <(sleep 60)", &redis, "", WAIT);
     let keeper = keeper(&script);
-    // The renewing thread is there after a moment, with all that there ever is.
+    // The renewing thread is there a moment later, with everything that it ever has.
     wait_until("it has renewed", || {
         redis.cli(&["CLIENT", "LIST"]).contains("cmd=evalsha")
     });
@@ -103,7 +103,7 @@ fn a_keeper_is_small_and_holds_nothing_of_the_script_and_one_connection() {
     let (session, terminal) = (fields[3], fields[4]);
     assert_eq!((session, terminal), (keeper.to_string().as_str(), "0"));
     let status = fs::read_to_string(format!("/proc/{keeper}/status")).unwrap();
-    // Without the program itself, which is of another size in each build; `make bench` looks at both.
+    // Without the program itself, whose size differs in each build; `make bench` measures both.
     let (_, own) = status.split_once("RssAnon:").unwrap();
     let (own, _) = own.split_once(" kB").unwrap();
     assert!(own.trim().parse::<u64>().unwrap() <= 2048, "{status}");
@@ -156,7 +156,7 @@ fn a_script_whose_lock_is_lost_is_stopped_with_all_it_runs_and_killed_if_it_igno
         if is_forced {
             ends(&redis, "release --force -q a").assert_code(0);
         } else {
-            // The server comes back empty: it pushes nothing to the connection that there was.
+            // The restarted server is empty, and pushes nothing to the old connection.
             redis.kill();
             redis.start_again();
         }
@@ -187,7 +187,7 @@ fn with_on_lost_warn_a_script_may_hear_of_a_loss_or_a_stop_and_goes_on() {
         assert_eq!(end.stdout.lines().last(), Some("over"));
         wait_until("the keeper is gone", || !is_alive(keeper));
     }
-    // One that doesn't listen is left alone.
+    // A script that doesn't listen is left alone.
     let redis = Redis::start();
     let rest = "while kill -0 $PPID; do sleep 0.05; done";
     let mut deaf = after("export REDLOCK_ON_LOST=warn", &redis, "", rest);
@@ -199,7 +199,7 @@ fn with_on_lost_warn_a_script_may_hear_of_a_loss_or_a_stop_and_goes_on() {
 
 #[test]
 fn a_script_and_its_child_are_dead_before_a_lease_ends_that_cannot_be_renewed() {
-    // It writes the time into a file for as long as it lives.
+    // The child keeps writing the time into a file.
     let deaf = r#"trap "" TERM; echo $$; while :; do date +%s%N >next$$ && mv next$$ life; done"#;
     // A script that is as deaf as its child, and one that ends at once.
     for rest in [deaf, "echo $$; wait"] {
@@ -261,13 +261,13 @@ fn only_a_process_that_lives_and_may_be_stopped_is_kept_for() {
     };
     refused("2147483646").assert_says("no such process");
     refused("0");
-    // All of these would hold it for no time.
+    // Each of these processes would end at once.
     for before in ["", ":; ", "2>/dev/null "] {
         let acquire = format!("{before}redlock acquire a --while-pid $BASHPID");
         let text = format!("eval \"$({acquire})\"; echo works on");
         assert_eq!(outcome(&mut bash(&redis, &text)).assert_code(64).stdout, "");
     }
-    // Where it is not refused, a lost lock would stop this whole machine.
+    // Otherwise a lost lock would stop this whole machine.
     if !nix::unistd::getuid().is_root() {
         refused("1");
     }
@@ -278,7 +278,7 @@ fn what_a_killed_shell_has_started_or_only_forked_is_stopped_before_its_lock_is_
     let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let starts = "sleep 60 & echo $!; wait";
-    // Without a program of its own it hasn't the lock's token in its environment.
+    // Without executing a program, it doesn't have the lock's token in its environment.
     let forks = "mkfifo never$$; (echo $BASHPID; read go <never$$) & wait";
     for (rest, signal) in [
         (starts, Signal::SIGTERM),
@@ -289,7 +289,7 @@ fn what_a_killed_shell_has_started_or_only_forked_is_stopped_before_its_lock_is_
     ] {
         let mut script = holder(&redis, "", &format!("read go <gate; {rest}"));
         if rest == forks {
-            // Then the next look at what it has started is 10 s away.
+            // From then on the keeper's next scan of the children is 10 s away.
             script.await_renewals(&redis, 1);
         }
         gate.open();
@@ -305,7 +305,7 @@ fn what_a_killed_shell_has_started_or_only_forked_is_stopped_before_its_lock_is_
 fn orphans_of_a_killed_script_get_sigterm_at_every_depth_and_end_before_its_lock_is_free() {
     let redis = Redis::start();
     let work = "work() { trap 'echo asked $1; exit' TERM; echo ready $BASHPID; while :; do read -t 0.1 <>never; done; }";
-    // Without the lock's token a process still has its parent; another one is in a session of its own.
+    // A process without the token still has its parent; another is in a session of its own.
     let stranger = r#"env -i bash -c "$WORK; work 4""#;
     let apart = r#"setsid bash -c "$WORK; work 5""#;
     let rest = format!(
@@ -359,7 +359,7 @@ read -t 60 <>never
     assert!(!is_alive(second[1]));
 }
 
-/// It may be another job's.
+/// The orphan may belong to another job.
 #[test]
 fn an_orphan_of_the_scripts_session_is_waited_for_and_never_signalled() {
     let redis = Redis::start();
@@ -493,7 +493,7 @@ fn a_keeper_that_stood_still_for_too_long_stops_the_script_when_it_goes_on() {
     wait_until("the script and its child are dead", || {
         script.has_ended() && !is_alive(child) && !is_alive(keeper)
     });
-    // The next one's lock is left alone.
+    // The keeper doesn't touch the next holder's lock.
     assert_eq!(redis.cli(&["GET", "redlock:a"]), next.stdout.trim());
 }
 
@@ -503,7 +503,7 @@ fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dea
     let deaf = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.02; done' & wait";
     let mut script = holder(&redis, "-k 700ms", deaf);
     let child: i32 = script.line().parse().unwrap();
-    // A zombie, which was not reaped yet, is dead.
+    // An unreaped zombie is dead.
     let state = format!("grep -s ^State: /proc/{child}/status");
     let alive = format!("{state} | grep -qv zombie && echo beside; echo newest");
     let newest = words!("run -q --supersede --cancel-in-progress a -c", &alive);
@@ -548,7 +548,7 @@ fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_t
     let pids = (0..90).map(|_| script.line().parse().unwrap());
     let started: Vec<i32> = pids.collect();
     script.expect_line("all");
-    // Two renewals of two commands each: the keeper has looked for them with the first.
+    // Two renewals of two commands each: the keeper has scanned for processes with the first.
     script.await_renewals(&redis, 4);
     gate.open();
     redis.await_free("a");
@@ -556,7 +556,7 @@ fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_t
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// To look at all processes takes a while where there are many, or their environments are large.
+/// Scanning all processes takes a while if there are many, or if their environments are large.
 #[test]
 fn a_script_is_killed_before_all_processes_are_looked_at() {
     let redis = Redis::start();
@@ -574,7 +574,7 @@ fn a_script_is_killed_before_all_processes_are_looked_at() {
     let killed = first("SIGKILL").unwrap_or_else(|| panic!("{calls}"));
     let looked = first("\"/proc\",").unwrap_or_else(|| panic!("{calls}"));
     assert!(killed < looked, "{calls}");
-    // The keeper ends as other programs do.
+    // The keeper ends like any other program.
     assert!(calls.contains("+++ exited with 0 +++"), "{calls}");
 }
 
@@ -603,13 +603,13 @@ fn what_a_job_does_beside_a_script_that_reenters_its_lock_goes_on_when_that_scri
 #[test]
 fn keepers_do_not_wait_for_each_other() {
     let redis = Redis::left_empty();
-    // Each keeper is forked from an acquire whose environment has the tokens of the locks before.
+    // Each keeper is forked from an acquire whose environment has the tokens of the earlier locks.
     let lock = r#"lock() { l=$(redlock acquire -q "$1" --while-pid "$2" --with-children) || exit; eval "$l"; }"#;
     let again = "( id=$BASHPID; lock a $id )";
     let script = format!("{lock}; lock a $$; lock b $$; {again}; {again}");
     outcome(&mut bash(&redis, &script)).assert_code(0);
     redis.await_free("a b");
-    // So it is with keepers and a run that waits for its tree.
+    // Keepers don't wait for a run that waits for its tree, either, or the reverse.
     let inner = format!("{lock}; {again} & {again} & wait");
     outcome(&mut redis.run("-q c --with-children -- bash", &inner)).assert_code(0);
     redis.await_free("a c");
@@ -646,7 +646,7 @@ fn an_acquire_whose_token_nobody_reads_ends_with_the_process_it_is_for_or_by_a_s
     for is_signalled in [false, true] {
         let mut process = Running::start(Command::new("sleep").arg("60"));
         let pid = process.pid().to_string();
-        // A pipe that is full.
+        // A full pipe.
         let (_reader, writer) = nix::unistd::pipe().unwrap();
         let flags = nix::fcntl::OFlag::O_NONBLOCK;
         nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETFL(flags)).unwrap();

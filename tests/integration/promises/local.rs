@@ -1,5 +1,5 @@
-//! `local:`: this user's server on this host, started once by whoever needs it first. Each test has a host of its own, made
-//! of namespaces, with an empty /run: if that isn't permitted, there is nothing to test it on.
+//! `local:`: this user's server on this host, started by the first command that needs it. Each test has a host of its own, made
+//! of namespaces, with an empty /run. The tests do nothing if namespaces aren't permitted.
 
 use std::os::unix::fs::symlink;
 
@@ -7,19 +7,19 @@ use crate::promises::config::set_mode;
 use crate::promises::trouble::play_line;
 use crate::support::prelude::*;
 
-/// The directory of root's server.
+/// Directory of root's server.
 const ROOTS: &str = "/run/redlock";
 
-/// The socket of root's server.
+/// Socket of root's server.
 const SOCKET: &str = "/run/redlock/server.sock";
 
-/// What makes a command one of the user whose home a host has.
+/// Prefix that runs a command as the user whose home a host has.
 const USER: &str = "setpriv --reuid 54321 --regid 54321 --clear-groups";
 
-/// A host with a temporary directory, in which `home` is the user's, and `bin` comes first in the PATH. All that is
-/// started there ends with it.
+/// A host with a temporary directory, in which `home` is the user's, and `bin` comes first in the PATH. All processes started
+/// there end with it.
 struct Host {
-    /// Its first process, as seen from here.
+    /// Its first process, by its pid outside.
     init: i32,
     _process: Running,
     dir: Scratch,
@@ -30,7 +30,7 @@ impl Host {
         Self::with("")
     }
 
-    /// Returns such a host after a script, which runs in the temporary directory.
+    /// Creates a host after a script that runs in the temporary directory. Returns `None` if namespaces aren't permitted.
     fn with(setup: &str) -> Option<Self> {
         let unshare = words!("unshare --mount --pid --fork --kill-child --mount-proc sh -e -c");
         let probe = format!("mount -t tmpfs none /run; {USER} true");
@@ -45,7 +45,7 @@ impl Host {
         if SERVER.path.is_absolute() {
             symlink(&SERVER.path, dir.path().join("bin/redis-server")).unwrap();
         }
-        // The checkout may be in a directory over which the host mounts something.
+        // The checkout may be in a directory that the mount below hides.
         let script = format!(
             "cd '{}' && touch redlock && mount --bind '{}' redlock && chown 54321 home
              mount -t tmpfs none /run
@@ -71,7 +71,7 @@ impl Host {
         self.dir.path().join(name).display().to_string()
     }
 
-    /// Returns a line of root's shell there, in the temporary directory, where redlock uses `local:`.
+    /// Returns a line of root's shell there, in the temporary directory, with `local:` as redlock's URL.
     fn sh(&self, line: &str) -> Command {
         let (init, own) = (self.init.to_string(), self.path(""));
         let line = format!("cd '{own}'; {line}");
@@ -89,7 +89,7 @@ impl Host {
         outcome(&mut self.sh(line))
     }
 
-    /// Returns what a line prints there.
+    /// Returns the output of a line there.
     #[track_caller]
     fn shell(&self, line: &str) -> String {
         let end = self.end(line);
@@ -97,14 +97,14 @@ impl Host {
         end.stdout.trim_end().to_owned()
     }
 
-    /// Plays a table of lines for a shell, as [`Redis::play`] does.
+    /// Plays a table of lines for a shell, like [`Redis::play`].
     #[track_caller]
     fn play(&self, table: &str) {
         let lines = table.lines().map(str::trim);
         lines.for_each(|line| play_line(line, |command| self.end(command)));
     }
 
-    /// Returns the living servers, by their numbers there.
+    /// Returns the pids of the living servers there.
     fn servers(&self) -> Vec<i32> {
         let script = r#"for process in /proc/[0-9]*; do
             read -r name <$process/comm && [ "$name" = redis-server ] || continue
@@ -122,7 +122,7 @@ impl Host {
         servers[0]
     }
 
-    /// Kills the only server, and returns its number.
+    /// Kills the only server. Returns its pid.
     #[track_caller]
     fn kill_server(&self) -> i32 {
         let server = self.server();
@@ -130,7 +130,7 @@ impl Host {
         server
     }
 
-    /// Puts a script in the place of the server.
+    /// Replaces the server by a script.
     fn replace_server(&self, text: &str) {
         let _ = fs::remove_file(self.path("bin/redis-server"));
         let text = format!("#!/bin/sh\n{text}\n");
@@ -141,13 +141,13 @@ impl Host {
         wait_until("no server is left", || self.servers().is_empty());
     }
 
-    /// Stops root's server, as `doctor` says.
+    /// Stops root's server with the command that `doctor` prints.
     fn shut_down(&self) {
         self.shell(&format!("redis-cli -s {SOCKET} shutdown"));
         self.await_no_server();
     }
 
-    /// Starts a run that holds the lock "a" until a line is written to the pipe `gate`. `who` makes it a user's.
+    /// Starts a run that holds the lock "a" until a line is written to the pipe `gate`. `who` runs it as a user.
     #[track_caller]
     fn holder(&self, who: &str, options: &str) -> Running {
         self.shell("[ -p gate ] || mkfifo -m 666 gate");
@@ -166,7 +166,7 @@ fn the_first_command_starts_a_server_that_has_no_port_and_forgets_nothing() {
     let Some(host) = Host::new() else { return };
     host.play(r#"0 [ "$(redlock run a -- echo hello)" = hello ]"#);
     let server = host.server();
-    // A password of the settings is not sent there.
+    // The settings' password isn't sent to this server.
     host.play(
         "0 echo hunter2 >password; REDLOCK_PASSWORD_FILE=$PWD/password redlock run a -- true 2>/dev/null
         0 redlock run a -- true
@@ -194,14 +194,13 @@ fn the_first_command_starts_a_server_that_has_no_port_and_forgets_nothing() {
 #[test]
 fn the_server_has_nothing_of_whoever_started_it() {
     let Some(host) = Host::new() else { return };
-    // A descriptor, a mask for files, a variable, limits, a priority; HUP, INT, QUIT and CHLD are ignored, and TERM is
-    // blocked.
+    // A descriptor, a umask, a variable, limits and a priority. HUP, INT, QUIT and CHLD are ignored, and TERM is blocked.
     let line = "exec 9<bin; umask 0; export MINE=1; ulimit -S -f 8; ulimit -S -t 9; exec nice -n 5 redlock status";
     let ignored = |signal| matches!(signal, 1 | 2 | 3 | 17);
     outcome(&mut with_signals(host.sh(line), ignored, 1 << (15 - 1))).assert_code(0);
     let server = host.server();
     let (proc, bin) = (format!("/proc/{server}"), host.path("bin"));
-    // No signal is blocked, nor INT, QUIT or CHLD ignored; it has a session of its own, and the usual priority.
+    // No signal is blocked, and INT, QUIT and CHLD aren't ignored. The server has a session of its own, and the usual priority.
     host.play(&format!(
         r#"0 grep -qx 'SigBlk:.0*' {proc}/status
         0 [ $((0x$(sed -n 's/^SigIgn:.//p' {proc}/status) & 0x10006)) = 0 ]
@@ -234,7 +233,7 @@ fn of_many_who_come_first_one_starts_the_server_and_all_use_it() {
 
 #[test]
 fn a_killed_server_is_started_again_with_the_locks_that_were_held() {
-    // A logout ends the runtime directory of a user, too.
+    // A logout removes the user's runtime directory too.
     let user = format!("XDG_RUNTIME_DIR=$PWD/runtime {USER}");
     for who in ["", &user] {
         let Some(host) = Host::new() else { return };
@@ -247,7 +246,7 @@ fn a_killed_server_is_started_again_with_the_locks_that_were_held() {
             host.play(&busy);
             assert_ne!(host.server(), server);
         }
-        // Its renewals start the next one.
+        // The renewals of the run start the next server.
         host.kill_server();
         wait_until("a renewal starts the server", || host.servers().len() == 1);
         host.play(&busy);
@@ -268,7 +267,7 @@ fn a_server_that_takes_its_time_to_start_is_waited_for_by_runs() {
     );
     let (gate, real) = (host.path("gate"), host.path("real/redis-server"));
     host.replace_server(&format!("read -r line <'{gate}'; exec '{real}' \"$@\""));
-    // By the first command and by the next one.
+    // Both the first command and the next one.
     host.play(
         "69 REDLOCK_REDIS_TIMEOUT=1s redlock status → this host only: … isn't ready yet
         69 REDLOCK_REDIS_TIMEOUT=1s redlock status → this host only: … isn't ready yet",
@@ -285,13 +284,13 @@ fn a_server_without_its_socket_is_replaced_and_no_other_process_is_ended_in_its_
     let Some(host) = Host::new() else { return };
     host.play("0 redlock freeze -q x --reason release");
     let first = host.server();
-    // It may have just started.
+    // The server may have just started.
     host.play(&format!(
         "0 rm {SOCKET}
         69 REDLOCK_REDIS_TIMEOUT=1s redlock status → isn't ready yet"
     ));
     assert_eq!(host.server(), first);
-    // The start is longer ago than a start can take.
+    // The start was longer ago than a start can take.
     let age = format!("touch -d '-1 minute' {ROOTS}/redlock-server.lock");
     host.play(&format!(
         "0 {age}
@@ -315,7 +314,7 @@ fn a_server_that_closes_one_connection_goes_on() {
     let host = some_or_return!(Host::new());
     host.play("0 redlock run a -- true");
     host.shell(&format!("touch -d '-1 minute' {ROOTS}/redlock-server.lock"));
-    // Closes the first connection, and leaves the socket to the server after that.
+    // Closes the first connection, and then gives the socket back to the server.
     let closing = format!(
         "import os, socket
 os.rename('{SOCKET}', '{SOCKET}.own')
@@ -368,7 +367,7 @@ fn the_servers_of_two_users_are_apart() {
     let modes = format!("stat -c %a:%u {directory}/server.sock {directory}");
     assert_eq!(host.shell(&modes), "600:54321\n700:54321");
     assert_eq!(host.shell("find home/.local -perm /077"), "");
-    // Root has another one, and so has another user, whose home can't be that one.
+    // Root has another server, and so does another user, whose home can't be the same.
     host.play("0 redlock run -n a -- true");
     assert_eq!(host.servers().len(), 2);
     let bobs = USER.replace("54321", "54322") + " redlock run -n a -- true";
@@ -436,7 +435,8 @@ fn a_full_disk_grants_nothing_and_says_so_until_there_is_room() {
     let host = some_or_return!(Host::with(setup));
     let fill = "cat /dev/zero >/run/redlock/full 2>/dev/null; true";
     host.play(&format!("0 redlock run a -- true\n0 {fill}"));
-    // The first write that isn't saved is noticed; none is granted after it. That may be a release: then its lock expires.
+    // The server notices the first write that it can't save, and grants nothing after it. If that is a release, its lock
+    // expires.
     let mut numbers = 0..;
     let quickly = "REDLOCK_REDIS_TIMEOUT=2s redlock run -n";
     wait_until("nothing is granted", || {
@@ -446,7 +446,7 @@ fn a_full_disk_grants_nothing_and_says_so_until_there_is_room() {
     });
     let refused = host.end(&format!("{quickly} a -- true"));
     refused.assert_said(69, "No space left on device");
-    // Its locks can be looked at, and doctor names the fault.
+    // Users can look at the locks, and doctor names the fault.
     assert!(host.shell("redlock status a").contains("a: free"));
     let doctor = host.end("redlock doctor");
     let row = "warn  persistence  the last write to the disk failed";
@@ -454,7 +454,7 @@ fn a_full_disk_grants_nothing_and_says_so_until_there_is_room() {
     let waiting = Running::start(&mut host.sh("redlock run -w 60s a -- echo room"));
     host.shell("rm /run/redlock/full");
     waiting.finish().assert_printed(0, "room\n");
-    // Nor is one started there.
+    // A new server doesn't start there, either.
     host.shut_down();
     host.play(&format!(
         "0 rm -rf /run/redlock/appendonlydir; {fill}
@@ -489,7 +489,7 @@ fn a_server_that_a_job_started_is_no_part_of_the_job() {
     host.play(&format!("0 {outer} --with-children a -c '{inner}'"));
     host.server();
     host.shut_down();
-    // Nor is it stopped with that.
+    // Stopping the job doesn't stop the server.
     let line = format!("{outer} a -c '{inner}; echo ready; exec sleep 60'");
     let job = Running::ready(&mut host.sh(&line));
     ends(&redis, "stop -q a").assert_code(0);

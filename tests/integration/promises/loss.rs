@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, Request, load_scripts};
 
-/// A run on the lock "a", at its `ready` line.
+/// Starts a run on the lock "a". Returns at its `ready` line.
 fn running(redis: &Redis, options: &str, script: &str) -> Running {
     Running::ready(&mut redis.run(&format!("{options} a"), script))
 }
@@ -14,7 +14,7 @@ fn running(redis: &Redis, options: &str, script: &str) -> Running {
 /// Lease of a `STUBBORN` COMMAND. A busy machine has a third of a second to kill COMMAND before the lease ends.
 const LEASE: Duration = Duration::from_secs(12);
 
-/// A run of a `STUBBORN` COMMAND, at its `ready` line, and the pid of COMMAND; `before` are the words before its own.
+/// Starts a run of a `STUBBORN` COMMAND after the words `before`. Returns at its `ready` line, with the pid of COMMAND.
 fn stubborn(redis: &Redis, before: &[&str], url: &str) -> (Running, i32) {
     let words = words!("run --url {} --ttl 12s a -- perl -e", url, STUBBORN);
     let mut command = redis.redlock(&[before, words].concat());
@@ -23,14 +23,14 @@ fn stubborn(redis: &Redis, before: &[&str], url: &str) -> (Running, i32) {
     (run, pid)
 }
 
-/// The end of the lease of "a" at the server.
+/// Returns the end of the lease of "a" at the server.
 fn expiry(redis: &Redis) -> Duration {
     let before = now();
     let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     before + Duration::from_millis(left)
 }
 
-/// Delay of an answer: more than the margin of a lease of 12 s or 20 s, and less than a renewal may take.
+/// Delay of a reply: longer than the margin of a lease of 12 s or 20 s, and shorter than the time for a renewal.
 const LATE: Duration = Duration::from_millis(600);
 
 #[test]
@@ -39,7 +39,7 @@ fn a_lock_that_is_taken_away_stops_command_and_is_not_taken_again() {
         ("SET redlock:a theirs PX 60000", "GET redlock:a", "theirs"),
         ("DEL redlock:a", "EXISTS redlock:a", "0"),
         ("FLUSHALL", "EXISTS redlock:a", "0"),
-        // Of another type.
+        // A key of another type.
         ("HSET redlock:a k theirs", "HGET redlock:a k", "theirs"),
     ] {
         let redis = Redis::start();
@@ -71,7 +71,7 @@ fn a_lock_that_is_taken_away_stops_command_at_once_however_long_its_lease_is() {
 #[test]
 fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
     let script = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done; echo done"#;
-    // It is an error, so --quiet doesn't hide it; and the lock that somebody else has by then stays.
+    // --quiet doesn't hide the message, because it is an error. Another client's lock stays.
     for (option, loss, check, expected) in [
         ("-v", "DEL redlock:a", "EXISTS redlock:a", "0"),
         ("-q", "SET redlock:a me PX 600000", "GET redlock:a", "me"),
@@ -100,7 +100,7 @@ fn when_redis_dies_or_stalls_command_gets_sigterm_and_is_dead_before_the_lease_e
     side_by_side(ways, |fail| {
         let mut redis = Redis::start();
         let (mut run, _) = stubborn(&redis, &[], &redis.url());
-        // The expiry that Redis promised at the latest: from now on it can't be renewed.
+        // Latest expiry at the server, because no renewal succeeds from now on.
         fail(&mut redis);
         let latest_expiry = now() + LEASE;
         run.expect_line("TERM");
@@ -128,7 +128,7 @@ fn a_renewal_whose_answer_comes_late_gives_no_time_beyond_the_end_of_the_lease_a
 
 #[test]
 fn a_lease_that_begins_with_a_late_answer_ends_within_the_ttl_of_its_question() {
-    // By a request for the lock, and by one to use what the run around it holds.
+    // By a request for the lock, and by a request to reenter the lock of the outer run.
     let ways = [
         ("acquire", &[][..]),
         ("renew", &["run", "a", "--", REDLOCK]),
@@ -207,7 +207,7 @@ fn a_renewal_whose_answer_came_late_gives_the_command_of_a_stopped_redlock_no_mo
     load_scripts(&redis);
     let proxy = Proxy::once(&redis, "renew", 0, Action::StallReply(LATE));
     let (run, command) = stubborn(&redis, &[], &proxy.url());
-    // What follows the renewal; before that the watchdog has heard of it.
+    // Sent after the renewal, about which the watchdog was informed before.
     wait_until("it is renewed", || proxy.count("check") > 0);
     run.suspend();
     let over = expiry(&redis);
@@ -238,7 +238,7 @@ fn a_lock_that_is_taken_away_after_a_renewal_or_a_lost_connection_stops_command_
         redis.cli(&["DEL", "redlock:a"]);
         let lost = Instant::now();
         run.finish().assert_code(79);
-        // The next renewal is due after 10 s.
+        // The next renewal is due only after 10 s.
         assert_took_less(lost, Duration::from_secs(8));
     });
 }
@@ -254,7 +254,7 @@ fn changes_of_other_locks_do_not_wake_a_holder() {
     for _ in 0..10 {
         ends(&redis, "run b -- true").assert_code(0);
     }
-    // The server pushes this change after all that came before it.
+    // The server pushes this change after all earlier ones.
     redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
     wait_until("it looks at its key", || proxy.count("check") > looks);
     assert_eq!(proxy.count("check"), looks + 1, "{proxy:?}");

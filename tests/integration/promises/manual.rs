@@ -1,11 +1,11 @@
-//! The manual and the completions in the binary itself: what packages install as files.
+//! The manual and the completions inside the binary, the same as in packages.
 
 use std::path::PathBuf;
 
 use crate::generated::{man_files, root};
 use crate::support::prelude::*;
 
-/// The words of a page, without the lines at its top and bottom, which have the title.
+/// Returns the words of a page, without the lines at its top and bottom, which have the title.
 fn words_between(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.trim_end().lines().collect();
     let lines = lines[1..lines.len() - 1].iter();

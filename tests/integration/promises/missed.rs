@@ -15,10 +15,10 @@ fn a_name_that_nobody_has_used_is_answered_with_the_one_that_was_meant() {
     for words in ["stop", "release", "release --force"] {
         ends(&redis, &format!("{words} other")).assert_says("lock \"other\" was never used");
     }
-    // Nothing was frozen, and a new name is one's right.
+    // Nothing was frozen, and users may choose new names.
     assert_eq!(redis.cli(&["KEYS", "*deploi*"]), "");
     ends(&redis, "freeze --new deploi --reason x").assert_code(0);
-    // It is known from now on.
+    // The name is in use from now on.
     ends(&redis, "status deploi").assert_code(0);
 }
 
@@ -36,7 +36,7 @@ fn status_offers_names_that_contain_a_name_that_was_never_used_or_differ_by_a_ty
     let is_right = shown.starts_with(start) && shown.ends_with(end);
     assert!(is_right, "{shown}");
     assert_has(shown, &["\ndeploy: free; last fence "]);
-    // Programs get the hint about a typo apart, and the same status.
+    // Programs get the hint about a typo on stderr, and the same output.
     let json = ends(&redis, "status --json deploi");
     json.assert_said(0, "did you mean deploy?");
     let start = "[{\"name\":\"deploi\",";

@@ -1,67 +1,67 @@
-//! What redlock promises, a file for each kind of promise. A test is named by its promise.
+//! Tests of redlock's promises, one file for each kind of promise. A test's name states its promise.
 //!
 //! | file | promises about |
 //! | --- | --- |
-//! | `basics` | the uncontended run: environment, commands sent |
+//! | `basics` | the uncontended run: environment and requests |
 //! | `exit` | every exit status, reached the way a user reaches it |
-//! | `supervision` | signals, process groups, streams: what COMMAND finds and what becomes of it |
-//! | `signals` | which signals reach COMMAND, and how often: keys, relays, groups, one request to end and a second one |
-//! | `by_signal` | how redlock ends where a signal ended COMMAND or the wait, and the script around it |
+//! | `supervision` | signals, process groups, streams: COMMAND's environment, and its fate |
+//! | `signals` | which signals reach COMMAND, and how often: keys, relays, process groups, first and second requests to end |
+//! | `by_signal` | how redlock and the script around it end if a signal ended COMMAND or the wait |
 //! | `blocked` | writing a message never delays redlock: a full pipe, a stopped terminal |
 //! | `terminal` | job control, reads and modes on a real terminal; a COMMAND that is stopped |
 //! | `untrusted` | servers, proxies and data that lie: no crash, no hang, no memory, no lock that isn't there |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
-//! | `survival` | failures that are over within the lease change nothing |
+//! | `survival` | failures shorter than the lease change nothing |
 //! | `unresponsive` | ending while Redis doesn't respond, and starting nothing under an expired lease |
-//! | `trouble` | each way in which Redis or its URL can be wrong: one clear line, the status, what to do |
-//! | `distance` | servers that are far away, suspended or not ready |
-//! | `doctor` | whether a Redis is fit to hold locks: each thing that can be wrong is found, with what to type |
+//! | `trouble` | faults of Redis or its URL: one clear line, the status and a fix |
+//! | `distance` | distant, suspended or unready servers |
+//! | `doctor` | whether a Redis is fit to hold locks: finds each fault, with the command to type |
 //! | `doctor_fixes` | each command that doctor prints, pasted into a shell, repairs its problem |
 //! | `exclusion` | two holders never run at once, whichever clients they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
-//! | `protocol` | what only a real server shows of the scripts: bounds, requests in parts, keys of other programs |
+//! | `protocol` | properties of the scripts on a real server: bounds, requests in parts, keys of other programs |
 //! | `contested` | crowds, and grants and replies that arrive late |
 //! | `groups` | shared locks and slots: which runs overlap, and which never do |
-//! | `missed` | names that nobody has used, and the ones that were meant |
+//! | `missed` | names that nobody has used, and corrections of typos |
 //! | `nesting` | several names, runs within runs, deadlocks |
-//! | `waiting` | what is seen of a wait, and waiting without taking |
+//! | `waiting` | visibility of a wait, and waiting without taking |
 //! | `starting` | how COMMAND is found and started, and what happens when that fails |
-//! | `tree` | COMMAND and all that it started: waited for, asked to stop, killed |
-//! | `unkillable` | work that can't be killed, or can't be seen, keeps its lock until it ends or is left |
+//! | `tree` | COMMAND and its descendants: redlock waits for them, stops them, kills them |
+//! | `unkillable` | unkillable or invisible work keeps its lock until it ends or is given up |
 //! | `status` | the holders and waiters of each lock, for people and for programs |
-//! | `monitoring` | locks that are held for too long, and metrics: what cron mails and Prometheus reads, whatever fails |
-//! | `screen` | what people see of locks on terminals of 40, 80 and 120 columns |
-//! | `stepping_in` | stopping a holder, forcing a lock free, removing a waiter: who is meant, and what all sides are told |
-//! | `privacy` | what of a command others can see, and that its secrets aren't stored |
+//! | `monitoring` | locks that are held for too long, and metrics: output for cron and Prometheus, whatever fails |
+//! | `screen` | output on terminals of 40, 80 and 120 columns |
+//! | `stepping_in` | stopping a holder, forcing a lock free, removing a waiter: the right target, and messages for all sides |
+//! | `privacy` | visibility of a command to others; its secrets aren't stored |
 //! | `release` | releasing by token, and by force |
-//! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release |
-//! | `guards` | work elsewhere under a lock: it ends with the run that has it, which is handed on after that |
+//! | `scripts` | locks of scripts without a wrapper: acquire, extend, check, release |
+//! | `guards` | work elsewhere under a lock: it ends with the run, and then the lock is handed over |
 //! | `elsewhere` | guarded work on hosts behind ssh and in a daemon's containers: no two holders' work beats at once |
 //! | `fencing` | a fence file rejects every stale writer |
-//! | `keeper` | what stays behind to keep a script's lock, and when it goes |
+//! | `keeper` | the process that renews a script's lock, and its end |
 //! | `cron` | running once: --hold-at-least, --once-per, REDLOCK_JITTER, and silence |
 //! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
-//! | `clock_skew` | a lease ends sooner by what the clocks of the Redis hosts may differ |
-//! | `frozen` | freezing: the holder finishes, no new holder is admitted, and all see why |
+//! | `clock_skew` | leases end sooner, because the clocks of the Redis hosts may differ |
+//! | `frozen` | freezing: the holder finishes, no new holder is admitted, and everybody sees the reason |
 //! | `full` | a server without free memory: locks that are held stay held |
 //! | `repair` | locks that other clients have left without an expiry |
-//! | `hook` | a script that is told what happens to a run, beside its COMMAND and no part of it |
-//! | `history` | the holders of a lock, how long each held it, and how that ended |
-//! | `recipes` | the README's recipes, run as they stand there; all shell on the pages |
+//! | `hook` | a script for the events of a run, outside COMMAND's process tree |
+//! | `history` | the holders of a lock, how long each held it, and how each hold ended |
+//! | `recipes` | the README's recipes, run unchanged; all shell code on the pages |
 //! | `second_host` | the README's commands for a second host, on two hosts |
-//! | `services` | a service under systemd: its manager knows whether it waits or runs |
+//! | `services` | a service under systemd: systemd knows whether it waits or runs |
 //! | `packages` | tarball and .deb; installing by checksum, also by GitHub's action |
 //! | `releases` | redlock's home in one place, installing a release from there, what GitHub runs |
-//! | `cluster` | Redis Cluster: one slot, whichever node is asked, wherever the slot goes |
+//! | `cluster` | Redis Cluster: one hash slot, whichever node answers, wherever the slot moves |
 //! | `watchdog` | a killed or stopped redlock: nothing of COMMAND outlives it, or its lease |
-//! | `usage` | what is typed, right and wrong: sentences for mistakes, durations, help, a variable an option |
-//! | `sentinel` | a primary with replicas, watched over by sentinels: no failover loses or doubles a lock |
-//! | `sync` | replicas that confirm what is granted: what REDLOCK_SYNC promises, and clocks that differ |
-//! | `manual` | the manual and the completions that are in the binary |
+//! | `usage` | command lines, right and wrong: messages for mistakes, durations, help, a variable for each option |
+//! | `sentinel` | a primary with replicas, with sentinels: no failover loses or doubles a lock |
+//! | `sync` | replicas that confirm grants: the promises of REDLOCK_SYNC, and clocks that differ |
+//! | `manual` | the manual and the completions inside the binary |
 //! | `config` | settings, passwords, TLS |
-//! | `local` | a server of this host, started once by whoever needs it first, and what becomes of its locks |
+//! | `local` | a server of this host, started by the first command that needs it, and the fate of its locks |
 //! | `password` | password files, and locks that outlive their passwords |
-//! | `suspend` | leases are counted on a clock that runs while the machine is suspended |
+//! | `suspend` | the clock of leases runs while the machine is suspended |
 
 mod basics;
 mod blocked;

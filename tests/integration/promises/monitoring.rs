@@ -1,8 +1,8 @@
-//! What watches over locks without a person: `status --older-than`, for cron, and `status --prometheus`, whose file is
-//! whole whatever fails; the alerts and the dashboard of docs/monitoring, which name what that file has.
+//! Monitoring without a person: `status --older-than` for cron, and `status --prometheus`, whose file is whole whatever fails.
+//! The alerts and the dashboard of docs/monitoring use only metrics of that file.
 //!
-//! Where there is no promtool (`scripts/setup test` brings it along), it reads neither the metrics nor the alerts; Grafana
-//! never reads the dashboard here.
+//! Without promtool (`scripts/setup test` installs it), nothing parses the metrics and the alerts. Grafana never reads the
+//! dashboard here.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,14 +16,14 @@ use crate::generated::root;
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 
-/// What `redlock status` with these words prints, and its status.
+/// Runs `redlock status` with these words. Asserts that it prints no message.
 fn status(redis: &Redis, words: &str) -> Outcome {
     let end = ends(redis, &format!("status {words}"));
     end.assert_silent();
     end
 }
 
-/// The metrics of a server, which promtool can read.
+/// Returns the metrics of a server; promtool must be able to read them.
 #[track_caller]
 fn metrics(redis: &Redis) -> String {
     let end = status(redis, "--prometheus -");
@@ -31,13 +31,13 @@ fn metrics(redis: &Redis) -> String {
     end.stdout
 }
 
-/// The lines that have this value, of metrics.
+/// Returns the lines of the metrics with this start.
 fn lines<'a>(metrics: &'a str, start: &str) -> Vec<&'a str> {
     let lines = metrics.lines().filter(|line| !line.starts_with('#'));
     lines.filter(|line| line.starts_with(start)).collect()
 }
 
-/// The one value of a metric of a lock.
+/// Returns the single value of a lock's metric.
 #[track_caller]
 fn value<'a>(metrics: &'a str, metric: &str, lock: &str) -> &'a str {
     let start = format!("{metric}{{lock=\"{lock}\"}} ");
@@ -47,19 +47,19 @@ fn value<'a>(metrics: &'a str, metric: &str, lock: &str) -> &'a str {
     &line[start.len()..]
 }
 
-/// The same, in seconds.
+/// Like `value`, in seconds.
 #[track_caller]
 fn seconds(metrics: &str, metric: &str, lock: &str) -> f64 {
     value(metrics, metric, lock).parse().unwrap()
 }
 
-/// The names in a directory.
+/// Returns the names in a directory.
 fn names(dir: &Path) -> Vec<OsString> {
     let entries = fs::read_dir(dir).unwrap().flatten();
     entries.map(|entry| entry.file_name()).collect()
 }
 
-/// A program of Prometheus's that reads metrics and alerts, if it is here.
+/// Returns Prometheus's promtool, which reads metrics and alerts, if it is installed.
 fn promtool() -> Option<Command> {
     let own = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools/bin/promtool");
     let program = if own.exists() { own } else { "promtool".into() };
@@ -68,7 +68,7 @@ fn promtool() -> Option<Command> {
     is_here.then(|| Command::new(program))
 }
 
-/// Has promtool read these metrics.
+/// Asserts that promtool can read these metrics, if it is installed.
 #[track_caller]
 fn assert_reads(metrics: &str) {
     let mut promtool = some_or_return!(promtool());
@@ -81,7 +81,7 @@ fn assert_reads(metrics: &str) {
     assert_eq!(end.stdout, "", "{metrics}");
 }
 
-/// A hold, or a wait, that began this long ago by the server's clock; of a client that isn't there.
+/// Adds a hold or a wait of an absent client, which began this many minutes ago by the server's clock.
 fn plant(redis: &Redis, key: &str, minutes: u64) {
     let time = redis.cli(&["TIME"]);
     let now: u64 = time.lines().next().unwrap().parse().unwrap();
@@ -109,13 +109,13 @@ fn a_lock_that_was_held_or_waited_for_for_too_long_is_shown_with_status_1() {
     let _young = Gated::start(&redis, &["young"]).ready();
     redis.cli(&["SET", "redlock:foreign", "token", "PX", "60000"]);
     for words in ["", "young unused foreign", "*", "--names-only"] {
-        // cron mails nothing.
+        // Prints nothing, so cron mails nothing.
         let end = status(&redis, &format!("--older-than 1h {words}"));
         assert_eq!(end.assert_code(0).stdout, "", "{words}");
     }
     let json = status(&redis, "--older-than 1h --json young");
     json.assert_printed(0, "[]\n");
-    // A person reads so on a terminal.
+    // On a terminal a person gets a line.
     let mut terminal = Terminal::start(redis.redlock(words!("status --older-than 90m")));
     terminal.line("no holder or waiter is older than 1h30m");
 
@@ -188,14 +188,14 @@ fn the_metrics_are_those_of_locks_in_use_and_of_free_ones_that_have_a_history() 
     let _waiter = Gated::queued(&redis, &["-q", "a"]);
     ends(&redis, "freeze a -q --reason x").assert_code(0);
     let _shared = ["1", "2"].map(|_| Gated::start(&redis, &["--shared", "many"]).ready());
-    // Another client has the first one, and redlock has never used the second one.
+    // Another client holds the first one, and redlock has never used the second one.
     for name in ["redlock:foreign", "redlock:unheard"] {
         redis.cli(&["SET", name, "secret-token", "PX", "60000"]);
     }
     let later = "9999999999999";
     redis.cli(&["ZADD", "{redlock:}:index", later, "foreign"]);
 
-    // Which value each metric has of a lock is in tests/golden.
+    // tests/golden has the values of the metrics.
     let metrics = metrics(&redis);
     let shown = ["redlock_up", "redlock_held{", "redlock_frozen{lock=\"a\"}"];
     let shown = shown.map(|start| lines(&metrics, start).concat());
@@ -254,7 +254,7 @@ fn a_name_that_would_drive_a_terminal_or_a_ci_agent_is_in_a_file_only_and_quotes
     let redis = Redis::start();
     let names = [r#"a"b\c\n'{}é,d="x""#, "##vso[task.complete]", "a\u{202e}b"];
     let _holders = names.map(|name| Gated::start(&redis, &[name]).ready());
-    // What isn't a name is no lock's.
+    // An entry that isn't a valid name belongs to no lock.
     redis.cli(&["ZADD", "{redlock:}:index", "9999999999999", "two\nlines"]);
     let printed = ends(&redis, "status --prometheus -");
     printed.assert_said(0, "is left out");
@@ -283,7 +283,7 @@ fn the_file_is_replaced_as_a_whole_and_readable_for_the_exporter() {
         end.assert_code(0).assert_silent();
     };
     write();
-    // A reader that has the old one open.
+    // A reader that has the old file open.
     let old = fs::File::open(&file).unwrap();
     let before = fs::read_to_string(&file).unwrap();
     let _holder = Gated::start(&redis, &["a"]).ready();
@@ -342,7 +342,7 @@ fn a_file_that_redlock_writes_replaces_a_link_and_never_what_it_leads_to() {
 fn on_a_full_disk_the_old_file_stays_whole_and_the_message_says_why() {
     const OLD: &str = "redlock_up 1\n# as it was\n";
     let redis = Redis::start();
-    // More than a page of metrics, of which a part can be written.
+    // More than a page of metrics, so that only a part fits.
     for number in 0..100 {
         let name = format!("lock-{number}");
         redis.cli(&["ZADD", "{redlock:}:index", "9999999999999", &name]);
@@ -363,7 +363,7 @@ fn on_a_full_disk_the_old_file_stays_whole_and_the_message_says_why() {
         assert_eq!(end.stderr, format!("redlock: can't write a.prom: {why}\n"));
         assert_eq!(end.stdout, format!("a.prom\nother\n{OLD}"), "{end:?}");
     };
-    // By default a signal would end redlock before it could tidy up.
+    // By default SIGXFSZ would end redlock before it could clean up.
     as_it_was(&[], "true", "file too large");
     let unshare = ["unshare", "--mount", "--propagation", "private"];
     if is_permitted(&[&unshare[..], &["mount", "-t", "tmpfs", "none", "/mnt"]].concat()) {
@@ -418,19 +418,19 @@ fn without_redis_the_file_says_so_and_nothing_else() {
     assert_eq!(names(&dir), ["redlock.prom"]);
 }
 
-/// A file of docs/monitoring.
+/// Returns the path of a file of docs/monitoring.
 fn page(name: &str) -> PathBuf {
     root().join("docs/monitoring").join(name)
 }
 
-/// The metrics that a text names.
+/// Returns the metrics that a text names.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let metrics = words.filter(|word| word.starts_with("redlock_"));
     metrics.map(str::to_owned).collect()
 }
 
-/// The metrics that there are, of which redlock writes those that have a value.
+/// Returns the names of all metrics; redlock writes only those with a value.
 fn all() -> BTreeSet<String> {
     let redis = Redis::start();
     ends(&redis, "run a -- true").assert_code(0);
@@ -441,14 +441,14 @@ fn all() -> BTreeSet<String> {
     types.map(str::to_owned).collect()
 }
 
-/// The panels of the dashboard.
+/// Returns the panels of the dashboard.
 fn panels() -> Vec<Value> {
     let text = fs::read_to_string(page("redlock-dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
     dashboard["panels"].as_array().unwrap().clone()
 }
 
-/// The expressions of the dashboard, with values in the places of Grafana's variables.
+/// Returns the expressions of the dashboard, with values instead of Grafana's variables.
 fn expressions() -> Vec<String> {
     let panels = panels();
     let each = panels.iter();
@@ -474,7 +474,7 @@ fn the_dashboard_shows_each_metric_that_there_is_and_no_other() {
     let rules: Vec<Value> = expressions.iter().enumerate().map(rule).collect();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rules.json");
-    // JSON is YAML.
+    // promtool reads JSON, because JSON is YAML.
     let groups = json!({"groups": [{"name": "dashboard", "rules": rules}]});
     fs::write(&file, groups.to_string()).unwrap();
     let end = outcome(promtool.args(["check", "rules"]).arg(&file));
@@ -487,7 +487,7 @@ fn the_dashboard_counts_each_run_in_one_interval() {
     let mut promtool = some_or_return!(promtool());
     let expressions = expressions();
     let of_runs = expressions.iter().find(|expr| expr.contains("_runs_total"));
-    // Of each lock one run ends, each time between two other scrapes, of which 20 are within 5 minutes.
+    // Each lock has one run, which ends between a different pair of scrapes. 20 scrapes are within 5 minutes.
     let scrapes = 1..=60;
     let series = |end: u32| {
         json!({

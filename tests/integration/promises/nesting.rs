@@ -1,14 +1,14 @@
-//! Several names, runs within runs, and jobs that wait for each other.
+//! Several names, nested runs, and jobs that wait for each other.
 
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 
-/// A job of a shell script that calls redlock.
+/// Starts a job: a shell script that calls redlock.
 fn job(redis: &Redis, script: &str) -> Running {
     Running::start(&mut sh(redis, script))
 }
 
-/// Asks Redis, from within a job.
+/// Shell function that sends a command to Redis from within a job.
 const CLI: &str = r#"cli() { redis-cli -s "$HOME/redis.sock" "$@"; }"#;
 
 #[test]
@@ -42,7 +42,7 @@ fn several_names_are_all_held_once_and_in_the_environment_as_they_were_typed() {
         for held in $REDLOCK_HELD; do [ "$(cli GET "redlock:${{held%%=*}}")" = "${{held#*=}}" ] && echo "${{held%%=*}}"; done | sort
         "#
     );
-    // One is given twice.
+    // The line has the name b twice.
     let end = outcome(&mut redis.run("b c a b", &script));
     end.assert_silent().assert_printed(0, "b c a\n6\na\nb\nc\n");
 }
@@ -83,9 +83,9 @@ fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
     let run = Running::start(&mut redis.run("-q --ttl 6s -k 200ms a b", &script));
     wait_until("it waits for b", || redis.queue("b") == [run.pid()]);
     assert_eq!(redis.holder("a"), Some(run.pid()));
-    // It is never granted again, which would give it another fence.
+    // redlock never acquires the lock again, which would give it another fencing token.
     let fence = redis.cli(&["HGET", "{redlock:a}:state", "fence"]);
-    // For longer than a lease lasts.
+    // For longer than a lease.
     redis.await_renewals("a", 4);
     redis.cli(&["DEL", "redlock:b"]);
     let end = run.finish();
@@ -171,7 +171,7 @@ fn an_inner_run_reenters_what_the_job_holds_unless_that_is_less_and_releases_onl
             "shared none\nslot 1\n",
             "",
         ),
-        // Its entry is gone.
+        // The entry of the outer run's hold is gone.
         (
             "a",
             r#"cli DEL {redlock:a}:meta >/dev/null
@@ -179,7 +179,7 @@ fn an_inner_run_reenters_what_the_job_holds_unless_that_is_less_and_releases_onl
             "slot 1\n",
             "",
         ),
-        // The job holds less.
+        // The job holds less than the inner run wants.
         ("--shared a", "redlock run a -- echo ran", "", "shared"),
         (
             "--shared a",
@@ -210,7 +210,7 @@ fn an_inner_run_reenters_what_the_job_holds_unless_that_is_less_and_releases_onl
 #[test]
 fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
     let redis = Redis::start();
-    // The outer one takes no notice of its loss, so that the inner one's can be seen.
+    // The outer run ignores its loss, so that only the inner run's loss stops a command.
     let script = r#"REDLOCK_ON_LOST=stop redlock run --ttl 9s -k 200ms a -c 'echo ready; exec sleep 60'; echo inner $?
         until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
     let mut run = redis.run("--ttl 9s REDLOCK_ON_LOST=warn a", script);
@@ -218,7 +218,7 @@ fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
     await_watchdog(run.pid());
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
     run.expect_line("inner 79");
-    // Which of the two hears of it first is open.
+    // Either run may notice first.
     wait_until("the outer one knows it, too", || losses(&redis) == 2);
     fs::write(redis.dir.path().join("go"), "").unwrap();
     run.finish().assert_code(79);
@@ -237,12 +237,12 @@ fn a_held_lock_that_is_over_or_was_never_one_is_ignored() {
         assert_eq!(lines[0].len() > 32, lines[0] != "0123:host:1", "{held:?}");
         assert_nothing_left(&redis);
     }
-    // Another one holds it now.
+    // Another client holds the lock now.
     let _holder = Gated::start(&redis, &["a"]).ready();
     ends(&redis, "REDLOCK_HELD=a=0123:host:1 run -n a -- true").assert_code(75);
 }
 
-/// A job of this number that holds `own`, says so, and wants `next` when its file is there.
+/// Starts a job with this number that holds `own`, prints "ready", and wants `next` once its file exists.
 fn link(redis: &Redis, own: &str, next: &str, number: usize) -> Running {
     let script = format!(
         r#"redlock run {own} -c '
@@ -253,9 +253,9 @@ fn link(redis: &Redis, own: &str, next: &str, number: usize) -> Running {
     job(redis, &script).at_ready()
 }
 
-/// Has jobs wait for each other: `a > b` holds a and then wants b, and `a` only wants a. Steps: `2` has that job go on, `s=1`
-/// waits for that many waiters, and `2.` for the end of a job. In each circle exactly one gives up, and all the others
-/// finish. Returns their ends.
+/// Lets jobs wait for each other: `a > b` holds a and then wants b, and `a` only wants a. Steps: `2` lets that job go on, `s=1`
+/// waits for that many waiters, and `2.` for the end of a job. In each circle exactly one job gives up, and all others finish.
+/// Returns the ends of the jobs.
 fn await_ends(redis: &Redis, jobs: &str, steps: &str, circles: &str) -> Vec<Outcome> {
     let jobs = jobs.split(", ").map(|job| match job.split_once(" > ") {
         Some((own, next)) => (own, Some(next)),
@@ -323,13 +323,13 @@ fn jobs_that_wait_for_each_other_in_a_circle_are_a_deadlock_in_which_exactly_one
             "0 1 2 3 4 5",
             "0 1 2, 3 4 5",
         ),
-        // The inner lock is another one, which each wants alone while the other shares it.
+        // Each job wants the inner lock exclusively while the other shares it.
         ("--shared a > b, --shared b > a", "0 1", "0 1"),
-        // The third holds something that no job wants, and the last one nothing.
+        // The third job holds a lock that no job wants, and the last one holds nothing.
         ("a > b, b > a, c > a, a", "3 a=1 0 1 2", "0 1"),
         ("b > a, a b", "1 b=1 0", "0"),
         ("b > a, z -- redlock run -q a b", "1 b=1 0", "0"),
-        // Behind a request for the lock alone.
+        // Behind a request for the exclusive lock.
         (
             "--slots 3 s > x, --slots 3 s > y, x > --slots 3 s, s",
             "3 s=1 0 x=1 2 2. 0. 1",
@@ -343,7 +343,7 @@ fn jobs_that_wait_for_each_other_in_a_circle_are_a_deadlock_in_which_exactly_one
 
 #[test]
 fn jobs_whose_wait_another_job_may_end_are_no_deadlock() {
-    // A freeze keeps one out, and is ignored by the one behind it.
+    // A freeze keeps one job out, but the job behind it ignores the freeze.
     let frozen = "--slots 2 s > x, --slots 2 s > y, s, x > --slots 2 --ignore-freeze s";
     let freeze = "2 s=1 freeze_-q_--reason_x_s 0 x=1 3 s=2 looks:1 1 3. thaw_-q_s";
     let readers = "--shared s > x, --shared s > y, x > --slots 2 s";
@@ -374,16 +374,16 @@ fn a_deadlock_in_which_two_paths_lead_to_one_job_is_found_by_the_last_one() {
 #[test]
 fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
     let redis = Redis::left_empty();
-    // The others know that it waits, and look several times before it does.
+    // The others know that the last job waits, and check several times before that job does.
     let stall = Action::Stall(Duration::from_millis(2500));
     let proxy = Proxy::once(&redis, "inspect", 0, stall);
     let jobs = format!("a > b, b > c, c > -u {} a", proxy.url());
     await_ends(&redis, &jobs, "0 b=1 1 c=1 2", "2");
 }
 
-/// Waits until a job that waits for "s" has looked for a deadlock, or has left the queue to so many others.
+/// Waits until a job that waits for "s" has checked for a deadlock, or has left the queue to this many others.
 fn await_second_look(redis: &Redis, others: usize) {
-    // With its second look it publishes once more that it waits, so that the first look is over.
+    // A job publishes again that it waits with its second check, so the first one is over.
     let mut before = i64::MAX;
     wait_until("it has looked for a deadlock", || {
         let keys = redis.keys();
@@ -404,7 +404,7 @@ fn the_wait_for_several_names_is_limited_as_a_whole() {
     let began = Instant::now();
     let mut run = redis.redlock(&["run", "--wait", "6s", "a", "b", "--", "true"]);
     outcome(&mut run).assert_said(75, "\"b\"");
-    // It began to wait for b after 4.5 s, so that a wait of its own would end after 10.5 s.
+    // The run began to wait for b after 4.5 s, so a separate limit would end after 10.5 s.
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
@@ -416,8 +416,8 @@ fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (random >> 16) % sides
     };
-    // Names are taken in alphabetical order only, alone or shared, so nothing can be a circle. Many
-    // hold an outer one while they wait for seconds for one of the three inner ones.
+    // All names are taken in alphabetical order, exclusive or shared, so there is no circle. Many jobs hold an outer lock while
+    // they wait for seconds for one of the three inner ones.
     let mut jobs: Vec<Running> = (0..84)
         .map(|_| {
             let rounds = (0..4).map(|_| {
@@ -471,7 +471,7 @@ fn of_several_locks_the_loss_of_any_is_noticed_from_their_start_over_a_long_line
         let round_trip = Duration::from_millis(if is_early { 100 } else { 0 });
         let proxy = Proxy::with_round_trip(&redis, round_trip);
         let run = Gated::start(&redis, words!("-u {} --ttl 1h a b", &proxy.url())).ready();
-        // Behind the first renewal, which is followed by none for twenty minutes.
+        // After the first renewal, because the next one comes only after twenty minutes.
         wait_until("both are watched", || {
             is_early || proxy.answered("check") >= 2
         });

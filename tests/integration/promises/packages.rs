@@ -2,8 +2,8 @@
 //!
 //! `REDLOCK_DIST` names the directory that `make dist` has filled (`make dist-check` sets it). Without it the tests package the
 //! binary under test, which isn't static: it runs with the libraries of this machine. `make dist-check` compares two builds.
-//! Packages for Debian are made and tested on Debian and its derivatives. The .rpm and the image are not tested. GitHub's own
-//! work isn't tested either, only the commands in a document.
+//! The .deb is built and tested only on Debian and its derivatives. Not tested: the .rpm, the image, and the work of GitHub
+//! itself, except the commands in a document.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ use crate::support::prelude::*;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A directory of releases, as one keeps them.
+/// A directory of releases, in the published layout.
 pub struct Releases {
     pub path: PathBuf,
-    // What was packaged for a test goes with it.
+    // Deletes the packages of a test when dropped.
     _made: Option<TempDir>,
 }
 
 impl Releases {
-    /// Those of `make dist`, if they are under test, and else these kinds of packages of the binary under test.
+    /// Returns the releases of `make dist` if they are under test. Otherwise packages the binary under test in these formats.
     fn with(kinds: &[&str]) -> Self {
         if let Some(path) = std::env::var_os("REDLOCK_DIST") {
             let path = root().join(path);
@@ -39,7 +39,7 @@ impl Releases {
         begin_packaging_test();
         let mut dist = Command::new(root().join("scripts/dist"));
         dist.args([&stripped, &path]).args(kinds);
-        // Compressing takes as long as it takes.
+        // Without a time limit, because compression may take long.
         let packaged = dist.env_remove("SOURCE_DATE_EPOCH").output().unwrap();
         Outcome::from(packaged).assert_code(0);
         Self {
@@ -48,7 +48,7 @@ impl Releases {
         }
     }
 
-    /// With the tarball, if not with all; tests that run at the same time share them.
+    /// Returns releases with at least the tarball; concurrent tests share them.
     pub fn new() -> Arc<Self> {
         static SHARED: Mutex<Weak<Releases>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap();
@@ -63,7 +63,7 @@ impl Releases {
         format!("file://{}", self.path.display())
     }
 
-    /// The only file whose name ends so.
+    /// Returns the only file with this end of its name.
     fn file(&self, end: &str) -> PathBuf {
         let entries = fs::read_dir(&self.path).unwrap().flatten();
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -76,7 +76,7 @@ impl Releases {
         self.file(".tar.gz")
     }
 
-    /// A copy of what an installation takes, to be changed.
+    /// Copies the files that an installation uses, so that a test can change them.
     pub fn copy(&self) -> Self {
         let made = TempDir::new().unwrap();
         for file in [self.tarball(), self.path.join("SHA256SUMS")] {
@@ -89,7 +89,7 @@ impl Releases {
     }
 }
 
-/// Serves a directory over HTTP until the process is dropped. Returns it, and the URL.
+/// Serves a directory over HTTP until the returned process is dropped. Returns the URL too.
 pub fn serve(directory: &Path) -> (Running, String) {
     let port = free_port().to_string();
     let mut server = Command::new("python3");
@@ -104,7 +104,7 @@ pub fn serve(directory: &Path) -> (Running, String) {
     (server, format!("http://127.0.0.1:{port}"))
 }
 
-/// A program with its arguments, whose output counts.
+/// Runs a program with its arguments. Asserts that it succeeds.
 pub fn run(words: &[&str]) -> Outcome {
     let ended = outcome(Command::new(words[0]).args(&words[1..]));
     ended.assert_code(0);
@@ -124,7 +124,7 @@ fn is_debian() -> bool {
     Path::new("/etc/debian_version").exists()
 }
 
-/// A command that needs root, or what looks like it.
+/// Returns a command that runs as root, or in a user namespace that looks like it.
 fn as_root(words: &[&str]) -> Command {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]);
@@ -140,7 +140,7 @@ pub fn assert_is_this_version(redlock: &Path) {
     assert_eq!(version, format!("redlock {VERSION}\n"));
 }
 
-/// What was installed is this version, and runs a command under a lock.
+/// Asserts that the installed program has this version, and runs a command under a lock.
 fn assert_works(redlock: &Path) {
     assert_is_this_version(redlock);
     let server = Redis::start();
@@ -150,7 +150,7 @@ fn assert_works(redlock: &Path) {
     outcome(&mut directly(&server, held)).assert_printed(0, "a\n");
 }
 
-/// Checks that a packaged file is this one of the checkout, compressed or not.
+/// Asserts that a packaged file, compressed or not, equals this file of the checkout.
 fn assert_same(packaged: &Path, file: &Path) {
     let bytes = fs::read(packaged).unwrap_or_else(|_| {
         let compressed = format!("{}.gz", packaged.display());
@@ -159,7 +159,7 @@ fn assert_same(packaged: &Path, file: &Path) {
     assert!(bytes == fs::read(file).unwrap(), "{}", packaged.display());
 }
 
-/// Checks the manual, the alerts, the dashboard, and the completions where each shell looks for them.
+/// Asserts that the manual, the alerts, the dashboard and the completions are in their places for each shell.
 fn assert_has_the_rest(share: &Path, zsh: &str) {
     for (of, end, there) in [
         ("man", ".1", "man/man1"),
@@ -206,7 +206,7 @@ fn the_tarball_is_unpacked_below_a_prefix() {
         let packaged = share.join("doc/redlock").join(licence);
         assert_same(&packaged, &root().join(licence));
     }
-    // No directories: unpacking one would replace a link, and reset its owner and mode.
+    // No directories: unpacking a directory would replace a link, and reset its owner and mode.
     let listed = run(words!("tar --numeric-owner -tvzf", text(&tarball))).stdout;
     for line in listed.lines() {
         let is_program = line.ends_with("/bin/redlock");
@@ -229,7 +229,7 @@ fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places
     let here = run(&["dpkg", "--print-architecture"]).stdout;
     assert_eq!(field("Architecture"), here.trim());
 
-    // A root of its own, in which nothing is installed.
+    // A root directory of its own, in which nothing is installed.
     let system = TempDir::new().unwrap();
     let at = |path: &str| system.path().join(path);
     for directory in ["info", "updates"] {
@@ -244,7 +244,7 @@ fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places
             dir,
             log
         );
-        // Containers leave the documentation out.
+        // dpkg in containers leaves the documentation out by default.
         let options = [options, &["--path-include=/usr/*"]].concat();
         outcome(&mut as_root(&[&options, words].concat()))
     };
@@ -265,7 +265,7 @@ fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places
     assert!(!at("usr/bin/redlock").exists());
 }
 
-/// The installer, with these variables.
+/// Runs the installer with these variables.
 pub fn install(prefix: &Path, variables: &[(&str, &str)]) -> Outcome {
     let mut command = Command::new("sh");
     command
@@ -277,7 +277,7 @@ pub fn install(prefix: &Path, variables: &[(&str, &str)]) -> Outcome {
     outcome(&mut command)
 }
 
-/// Nothing is there but what a test has put there.
+/// Asserts that a directory is empty.
 fn assert_empty(directory: &Path) {
     let left: Vec<_> = fs::read_dir(directory).unwrap().flatten().collect();
     assert!(left.is_empty(), "{left:?}");
@@ -310,7 +310,7 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
     fs::remove_file(&sums).unwrap();
     refused(&changed.url(), "", 69, "SHA256SUMS");
 
-    // A checksum that is given is the only one that counts.
+    // A given checksum is the only one that the installer trusts.
     let from = changed.url();
     let variables = [("REDLOCK_RELEASES", &*from), ("REDLOCK_SHA256", &right)];
     let installed = install(&prefix, &variables);
@@ -334,7 +334,7 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
     refused(&changed.url(), "", 65, &right);
     refused(&changed.url(), &right, 65, &right);
 
-    // A link in the place of a directory stays.
+    // The installer keeps a link that replaces a directory.
     for directory in ["own", "prefix"] {
         fs::create_dir(work.path().join(directory)).unwrap();
     }
@@ -421,14 +421,14 @@ fn an_installer_that_was_downloaded_in_part_does_nothing() {
     assert!(prefix.join("bin/redlock").exists());
 }
 
-/// A job of GitHub's on a machine that has no redlock.
+/// A GitHub job on a machine without redlock.
 pub struct GithubJob {
     directory: PathBuf,
     variables: Vec<(String, String)>,
 }
 
 impl GithubJob {
-    /// In this directory, with the variables of the job.
+    /// Creates a job in this directory, with these variables.
     pub fn new(directory: &Path, variables: &[(&str, &str)]) -> Self {
         let temporary = directory.join("runner-temp");
         fs::create_dir_all(&temporary).unwrap();
@@ -445,13 +445,13 @@ impl GithubJob {
         self.directory.join("runner-temp")
     }
 
-    /// A step, as GitHub runs it.
+    /// Returns a step, run as GitHub runs it.
     fn step(&self, run: &str, variables: &[(&str, &str)]) -> Command {
         let temporary = self.temporary();
         let file = script(&temporary, "step.sh", run);
         let added = fs::read_to_string(temporary.join("path")).unwrap();
         let system = std::env::var("PATH").unwrap();
-        // What was added last comes first.
+        // GitHub puts the latest addition first.
         let path = added
             .lines()
             .fold(system, |path, line| format!("{line}:{path}"));
@@ -473,8 +473,8 @@ impl GithubJob {
         command
     }
 
-    /// A step that uses this action: it has come to the last of the action's own steps. Values are
-    /// those that GitHub would have put in.
+    /// Returns a step that uses this action, at the last of the action's own steps. Inputs have the values that GitHub would
+    /// insert.
     pub fn uses(&self, with: &[(&str, &str)]) -> Command {
         let action = yaml(&fs::read_to_string(root().join("action.yml")).unwrap());
         let input = |name: &str| {
@@ -497,7 +497,7 @@ impl GithubJob {
                 outcome(&mut earlier).assert_code(0);
             }
             let script = step["run"].as_str().unwrap();
-            // What GitHub puts into a script is run.
+            // GitHub pastes values into a script as code, so the script must not contain any.
             assert!(!script.contains("${{"), "{script}");
             let variables = step["env"].as_object().unwrap().iter();
             let variables = variables.map(|(name, value)| {
@@ -524,7 +524,7 @@ fn the_action_runs_a_command_under_the_lock_and_refuses_inputs_that_mislead() {
     let job = GithubJob::new(redis.dir.path(), &variables);
     let sum = checksum(&made.tarball());
     let wrong = sum.replace(|digit: char| digit.is_ascii_digit(), "a");
-    // Nothing is installed without the right checksum, or of a version that isn't there.
+    // The action installs nothing with a wrong checksum or a missing version.
     for (input, value, code) in [("sha256", &*wrong, 65), ("version", "99.0.0", 69)] {
         outcome(&mut job.uses(&[(input, value)])).assert_code(code);
     }
@@ -539,7 +539,7 @@ fn the_action_runs_a_command_under_the_lock_and_refuses_inputs_that_mislead() {
     let options = "redlock: the inputs name and run must not begin with -\n";
     for (name, run, args, status, stdout, why) in [
         ("deploy", held, "", 7, &*installed, ""),
-        // As in a step of GitHub's own, nothing is run after what fails.
+        // As in a step of GitHub itself, a failure ends the script.
         ("deploy", "false\necho and on", "", 1, "", ""),
         ("", "true", "", 64, "", ""),
         ("deploy", "echo ran", "--reason='a b'", 64, "", quotes),
@@ -586,7 +586,7 @@ fn inputs_of_the_action_are_never_run() {
     ];
     for evil in &evils {
         for (input, _) in inputs.iter().filter(|(input, _)| *input != "run") {
-            // An installation that fails is the last step.
+            // If the installation fails, that step is the last.
             let is_of_installation = ["releases", "version", "sha256"].contains(input);
             let with = inputs.map(|(name, value)| match name {
                 _ if name == *input => (name, evil.as_str()),

@@ -1,14 +1,14 @@
-//! Password files: read for each new connection, and what becomes of locks and waiters when a password is over.
+//! Password files: redlock reads them for each new connection. Locks and waiters survive the end of their password.
 
 use std::path::PathBuf;
 
 use crate::promises::config::set_mode;
 use crate::support::prelude::*;
 
-/// What the user may do, as docs/servers.md prints it, and more.
+/// Permissions of the user, as in docs/servers.md, and more.
 const RULES: [&str; 6] = ["reset", "on", "~*", "&*", "+@all", ">one"];
 
-/// A server with the user "jobs", whose password is in a file beside its socket.
+/// A server with the user "jobs", whose password is in a file beside the socket.
 struct Tokens {
     redis: Redis,
     url: String,
@@ -30,7 +30,7 @@ impl Tokens {
 
     fn write(&self, password: &str) {
         fs::write(self.file(), format!("{password}\n")).unwrap();
-        // A password that others may read causes a warning.
+        // A password that others can read causes a warning.
         set_mode(&self.file(), 0o600);
     }
 
@@ -46,7 +46,7 @@ impl Tokens {
         self.redlock(&words(&format!("run {line} -c"), &[script]))
     }
 
-    /// Ends the old password.
+    /// Replaces the password.
     fn change(&self, password: &str) {
         let new = format!(">{password}");
         self.redis.cli(words!("ACL SETUSER jobs resetpass", &new));
@@ -58,7 +58,7 @@ impl Tokens {
         self.redis.cli(&["CLIENT", "KILL", "USER", "jobs"]);
     }
 
-    /// Returns how many clients are logged in.
+    /// Returns the number of logged-in clients.
     fn connections(&self) -> usize {
         let clients = self.redis.cli(&["CLIENT", "LIST"]);
         clients.matches(" user=jobs ").count()
@@ -108,7 +108,7 @@ fn holders_keepers_and_waiters_outlive_their_password_and_a_file_that_is_gone_or
         &|| tokens.change("four"),
         &|| fs::write(tokens.file(), "").unwrap(),
         &|| fs::remove_file(tokens.file()).unwrap(),
-        // The server knows the new password before the file has it, so for a moment all are refused.
+        // The server knows the new password before the file has it, so it refuses all clients for a moment.
         &|| {
             redis.cli(words!("ACL SETUSER jobs resetpass >five"));
             tokens.kill_connections();
@@ -132,7 +132,7 @@ fn holders_keepers_and_waiters_outlive_their_password_and_a_file_that_is_gone_or
     gate.open();
     holder.finish().assert_code(0);
     waiter.finish().assert_printed(0, "mine\n");
-    // All the while the keeper's lock was kept, by the first hold of it.
+    // The keeper's first hold kept its lock all the while.
     assert_eq!(fence(), first);
     assert!(redis.is_held("b"));
 }

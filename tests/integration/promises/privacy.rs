@@ -1,9 +1,8 @@
-//! What of a command others can see: its secrets are masked before they are stored, and the program's
-//! name may stand in its place.
+//! Visibility of a command to others: redlock masks its secrets before storing them, and can store only the program's name.
 
 use crate::support::prelude::*;
 
-/// All that is stored in Redis, as text.
+/// Returns everything that is stored in Redis, as text.
 fn stored(redis: &Redis) -> String {
     let mut all = String::new();
     for key in redis.cli(&["KEYS", "*"]).lines() {
@@ -18,7 +17,7 @@ fn stored(redis: &Redis) -> String {
     all
 }
 
-/// The first holder, or waiter, of "a".
+/// Returns the first holder or waiter of "a".
 fn first(redis: &Redis, whose: &str) -> serde_json::Value {
     let locks = json(redis, "status --json a");
     locks[0][whose][0].clone()

@@ -1,6 +1,6 @@
-//! What only a real server shows of the scripts: how much one call of them may do, how redlock asks for the rest, and
-//! what other programs put in the place of their keys. All else is stated by the examples in `tests/model/examples`,
-//! and tried in any order by the simulation (`tests/model/simulate.rs`).
+//! Properties of the scripts on a real server: the work of one call, requests in parts, and keys that other programs replaced.
+//! The examples in `tests/model/examples` state everything else, and the simulation (`tests/model/simulate.rs`) tries it in any
+//! order.
 
 use std::collections::BTreeSet;
 
@@ -12,15 +12,15 @@ const HOLDERS: &str = KEYS[3];
 const QUEUE: &str = KEYS[4];
 const WAITERS: &str = KEYS[5];
 
-/// Asks for the lock, and returns the answer. The place is '' without one in the queue; who polls is reached by no
-/// message, and believed to live.
+/// Requests the lock. Returns the answer. `place` is "" for a client that doesn't queue; the server sends no messages to a
+/// polling waiter, and assumes that it lives.
 fn acquire(redis: &Redis, token: &str, limit: &str, place: &str) -> Vec<String> {
     let rest = ["", "0", "", "0", "0"];
     let args = [&[token, "30000", limit, WHO, place], &rest[..]].concat();
     call(redis, "acquire", &args)
 }
 
-/// Takes the lock.
+/// Takes the lock. Asserts that it was free.
 #[track_caller]
 fn take(redis: &Redis, token: &str, limit: &str) {
     let answer = acquire(redis, token, limit, "");
@@ -32,7 +32,7 @@ fn release(redis: &Redis, token: &str) {
     call(redis, "release", &[token, "0", "status:0", "0"]);
 }
 
-/// How many commands the server carries out meanwhile, those of scripts included.
+/// Returns the number of commands that the server executes during `call`, including those of scripts.
 fn work(redis: &Redis, call: impl FnOnce()) -> u64 {
     let commands = || {
         let stats = redis.cli(&["INFO", "commandstats"]);
@@ -55,7 +55,7 @@ fn crowd(redis: &Redis, count: u32, limit: &str) {
          redis.call('HSET', KEYS[3], 'ticket', {count})
          for n = 1, 3 do redis.call('PEXPIRE', KEYS[n], 600000) end"
     );
-    // An hour from now, heard of a moment ago, and it knows its ticket.
+    // The waiter expires in an hour, has just sent a heartbeat, and knows its ticket.
     let now = now().as_millis();
     let life = format!("{}:2000", now + 3_600_000);
     let keys = [QUEUE, WAITERS, KEYS[1]];
@@ -63,7 +63,7 @@ fn crowd(redis: &Redis, count: u32, limit: &str) {
     redis.cli(&[&["EVAL", &script, "3"], &keys[..], &values].concat());
 }
 
-/// Makes these many members of a group (token1 and so on), each with the slot of its number unless they are shared.
+/// Creates this many members of a group (token1 and so on). Each has the slot of its number, unless the lock is shared.
 fn members(redis: &Redis, count: u32, limit: &str) {
     let code = "
 local value = ARGV[1] == '1000000000' and 'redlock:shared' or 'redlock:slots'
@@ -102,7 +102,7 @@ fn a_live_waiter_behind_1500_dead_ones_is_to_ask_again_at_once_until_a_free_lock
     take(&redis, "holder", "1");
     crowd(&redis, 1500, "1");
     assert_eq!(acquire(&redis, "live", "1", "poll")[0], "0");
-    // The others could be reached, but no process listens. The holder has died, too, so that nobody releases the lock.
+    // The other waiters have a channel, but no process listens. The holder has died too, so nobody releases the lock.
     let script = "for _, token in ipairs(redis.call('ZRANGE', KEYS[1], 0, 1499)) do
         redis.call('HSET', KEYS[2], token, (string.gsub(redis.call('HGET', KEYS[2], token), ' 0 {', ' 1 {')))
     end
@@ -127,7 +127,7 @@ fn a_thaw_lets_3000_in_by_parts_and_gives_each_a_slot_of_its_own() {
     crowd(&redis, 3000, "3000");
     let thawed = work(&redis, || assert_eq!(call(&redis, "thaw", &[])[0], "1"));
     assert!(thawed < 5_000, "one call of thaw sent {thawed} commands");
-    // However long this takes, no grant runs out; returns one that isn't confirmed.
+    // Extends all grants, so that none expires however long this takes. Returns an unconfirmed one.
     let granted = "local token = ''
         for _, one in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
             redis.call('ZADD', KEYS[2], ARGV[1], one)
@@ -147,7 +147,7 @@ fn a_thaw_lets_3000_in_by_parts_and_gives_each_a_slot_of_its_own() {
     let slot = |entry: &str| entry.split(' ').nth(3)?.parse::<u32>().ok();
     let slots: BTreeSet<u32> = entries.lines().filter_map(slot).collect();
     assert_eq!(slots, (1..=3000).collect());
-    // One that leaves, and one that comes.
+    // A member leaves, and another comes.
     let sent = work(&redis, || {
         release(&redis, "token1700");
         let answer = acquire(&redis, "new", "3000", "");
@@ -170,14 +170,14 @@ fn a_member_and_a_waiter_among_2500_each_are_found_by_their_ids() {
     let force = |id: &str| {
         outcome(&mut redis.redlock(words!("release --force --id {} a", id))).assert_code(0);
     };
-    // Wherever they stand in the server's own order, some of these are beyond the first 2,000.
+    // In any order that the server has, some of these members are beyond the first 2,000.
     for number in (1..=2_500).step_by(250) {
         let token = format!("token{number}");
         outcome(&mut redis.redlock(words!("stop -n --id {} a", &id(&token)))).assert_code(0);
         force(&id(&token));
         assert_eq!(call(&redis, "check", &[&token, "30000"])[0], "0");
     }
-    // All that may have taken longer than one that is silent is taken for alive.
+    // However long that has taken, a silent waiter is still considered alive.
     assert_eq!(acquire(&redis, "live", "1", "poll")[0], "0");
     force(&id("live"));
     assert_eq!(redis.cli(&["ZSCORE", QUEUE, "live"]), "");

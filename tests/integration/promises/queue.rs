@@ -1,20 +1,19 @@
 //! Waiting: the order of turns, and what disturbs it.
 //!
-//! The timed bounds are those that redlock promises; both ends are taken by the processes
-//! themselves, by one clock.
+//! redlock promises the timed bounds. The processes themselves take both times, on one clock.
 
 use crate::support::prelude::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A waiter for the lock "a", in the queue, that writes its label to a file when its turn has come.
+/// Queues a waiter for the lock "a" that writes its label to a file at its turn.
 fn labelled(redis: &Redis, options: &[&str], label: &str) -> Running {
     let script = format!(r#"echo {label} >>"$HOME/order""#);
     let arguments = [&["run", "-q"], options, &["a", "-c", &script]].concat();
     queued(redis, &arguments)
 }
 
-/// The labels so far, in the order of their turns.
+/// Returns the labels so far, in the order of their turns.
 fn order(redis: &Redis) -> Vec<String> {
     let text = fs::read_to_string(redis.dir.path().join("order")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
@@ -26,7 +25,7 @@ fn all_succeed(runs: impl IntoIterator<Item = Running>) {
     }
 }
 
-/// A waiter on a slow machine may report the wait.
+/// Asserts that a run succeeds and prints at most that it waits, which it does on a slow machine.
 #[track_caller]
 fn succeeds_and_says_only_that_it_waits(run: Running) {
     let end = run.finish();
@@ -36,19 +35,19 @@ fn succeeds_and_says_only_that_it_waits(run: Running) {
     assert!(lines.all(is_wait), "{end:?}");
 }
 
-/// The lock "a" is a plain client's, for long.
+/// Lets a plain client hold the lock "a" for long.
 fn held_by_a_plain_client(redis: &Redis) {
     assert_eq!(redis.cli(words!("SET redlock:a theirs PX 600000")), "OK");
 }
 
-/// It has the lock "a", or was granted it.
+/// Asserts that a run holds the lock "a" or was granted it.
 #[track_caller]
 fn assert_has_it(redis: &Redis, run: &Running) {
     let holder = redis.holder("a");
     assert_eq!(holder, Some(run.pid()), "{}", redis.describe_key("a"));
 }
 
-/// The ids of the connections that have a subscription, the oldest first.
+/// Returns the ids of the connections with a subscription, the oldest first.
 fn subscribers(redis: &Redis) -> Vec<u64> {
     let clients = redis.cli(&["CLIENT", "LIST"]);
     let subscribed = clients.lines().filter(|client| client.contains(" sub=1 "));
@@ -87,7 +86,7 @@ fn a_release_passes_ten_killed_waiters_over_and_grants_the_lock_to_a_live_one() 
     ahead.iter_mut().for_each(Running::kill);
     assert_eq!(redis.queue("a").len(), 11, "they left without a word");
     holder.end();
-    // Neither free until a heartbeat nor granted to a dead waiter.
+    // The lock is neither free until a heartbeat nor granted to a dead waiter.
     assert_has_it(&redis, &live.run);
     live.ready().end();
 }
@@ -108,7 +107,7 @@ fn stopped_waiters_ahead_cost_a_live_one_a_grant_and_a_heartbeat_and_come_back_i
         assert_has_it(&redis, &stopped[0]);
         let live = live.ready();
         let waited = now().saturating_sub(released);
-        // A grant lasts for 5 s, and each one after it for 2 s. A lease would take 30 s.
+        // A grant lasts 5 s, and each later one 2 s. A lease would take 30 s.
         assert!(waited < MS * 14_500, "{count}: {waited:?}");
         if count == 1 {
             assert_eq!(redis.queue("a"), [last.pid()]);
@@ -124,7 +123,7 @@ fn stopped_waiters_ahead_cost_a_live_one_a_grant_and_a_heartbeat_and_come_back_i
     }
 }
 
-/// Adds a thousand waiters at the head of the queue of "a", which seem to live, and have no connection any more.
+/// Adds a thousand waiters at the head of the queue of "a" that seem alive, but have no connection any more.
 pub fn add_dead_waiters(redis: &Redis) {
     let code = "for n = 1, 1050 do
         redis.call('ZADD', '{redlock:a}:queue', n - 2000, 'token' .. n)
@@ -140,7 +139,7 @@ fn a_run_that_ends_hands_its_lock_on_past_a_thousand_dead_waiters() {
     let live = Gated::queued(&redis, &["a"]);
     add_dead_waiters(&redis);
     holder.end();
-    // It isn't free, for the one behind them to find with its next heartbeat.
+    // The lock isn't free, so the live waiter behind the dead ones needn't find it with its next heartbeat.
     assert_ne!(redis.cli(&["GET", "redlock:a"]), "");
     live.ready().end();
 }
@@ -168,9 +167,9 @@ fn a_waiter_whose_connection_broke_unnoticed_is_passed_over_and_comes_back_in_it
     let head = labelled(&redis, &[], "head");
     let next = Gated::queued(&redis, &["a"]);
     let last = labelled(&redis, &[], "last");
-    // It can't notice, and Redis doesn't tell it.
+    // The waiter can't notice, and Redis doesn't notify it.
     head.suspend();
-    // The oldest connection is that of the first waiter.
+    // The oldest connection belongs to the first waiter.
     let ids = subscribers(&redis);
     assert_eq!(ids.len(), 3);
     redis.cli(&["CLIENT", "KILL", "ID", &ids[0].to_string()]);
@@ -194,7 +193,7 @@ fn when_the_holder_dies_the_head_of_the_queue_has_the_lock_at_its_expiry() {
         let run = words!("run -q {} -- date +%s%N", &name);
         let waiter = Running::start(&mut redis.redlock(run));
         wait_until("it waits", || redis.queue(&name) == [waiter.pid()]);
-        // It looks after 1 s and 3 s, and learns of this; it would look again after 5 s, 1.6 s late.
+        // The waiter checks after 1 s and 3 s and learns the expiry; its next check would come after 5 s, 1.6 s late.
         let expiry = (now() + MS * (3300 + 25 * round)).as_millis();
         let expiry: u64 = expiry.try_into().unwrap();
         assert_eq!(redis.cli(&["PEXPIREAT", &key, &expiry.to_string()]), "1");
@@ -236,13 +235,13 @@ fn a_waiter_that_is_interrupted_when_it_has_just_been_granted_the_lock_hands_it_
         let end = interrupted.finish();
         end.assert_code(128 + signal as i32).assert_silent();
         assert_eq!(end.stdout, "", "COMMAND was not started");
-        // Neither free until a heartbeat nor left to a grant that runs out.
+        // The lock is neither free until a heartbeat nor left to a grant that expires.
         assert_has_it(&redis, &next.run);
         next.ready().end();
     }
 }
 
-/// A user of the server who may do all but what these rules take away; its URL.
+/// Creates a user with all permissions except those that these rules remove. Returns the URL.
 fn user(redis: &Redis, name: &str, rules: &[&str]) -> String {
     let all = ["on", ">secret", "~*", "&*", "+@all"];
     let setting = [&["ACL", "SETUSER", name], &all[..], rules].concat();
@@ -262,7 +261,7 @@ fn waiters_keep_their_turns_though_the_server_has_forgotten_all_and_the_second_i
         let mut redis = Redis::left_empty();
         held_by_a_plain_client(&redis);
         let [first, second] = ["first", "second"].map(|label| labelled(&redis, &[], label));
-        // So that none is back before the lock is held again.
+        // Suspended, so that neither is back before the lock is held again.
         first.suspend();
         second.suspend();
         forget(&mut redis);
@@ -282,7 +281,7 @@ fn waiters_keep_their_turns_though_the_server_has_forgotten_all_and_the_second_i
 #[test]
 fn where_messages_are_forbidden_to_some_or_to_all_the_order_of_turns_is_the_same() {
     let (deaf, mute) = (&["-subscribe"][..], &["-publish"][..]);
-    // The holder and three waiters; `true` for those who are limited so.
+    // The holder and three waiters; `true` for the restricted ones.
     for (rules, limited) in [
         (deaf, [true; 4]),
         (mute, [true; 4]),

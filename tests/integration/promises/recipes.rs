@@ -1,8 +1,8 @@
-//! The README's recipes, run as they stand there, and the shell on all pages.
+//! The README's recipes, run unchanged, and the shell code on all pages.
 //!
-//! Only paths of the machine are put elsewhere: `/opt`, `/backups`, `/usr/local/bin`. GitHub's own work is not tested, only the
-//! commands in a document, with the shell, the variables and the signals of a job. A machine of GitHub has no redlock except
-//! the one that the recipe installs, from releases that were made here. Without systemd the units aren't checked.
+//! Only paths of the machine are moved: `/opt`, `/backups`, `/usr/local/bin`. GitHub's own work isn't tested, only the commands
+//! in a document, with the shell, the variables and the signals of a job. The machine of such a job has no redlock except the
+//! one that the recipe installs, from releases that the tests made. Without systemd nothing checks the units.
 
 use std::path::Path;
 
@@ -11,19 +11,19 @@ use crate::pages::{self, markdown};
 use crate::promises::packages::{GithubJob, Releases};
 use crate::support::prelude::*;
 
-/// The code blocks of a recipe.
+/// Returns the code blocks of a recipe.
 pub fn blocks(heading: &str) -> Vec<(String, String)> {
     pages::blocks(&recipes(), heading)
 }
 
-/// The only block of a recipe.
+/// Returns the only block of a recipe.
 fn block(heading: &str) -> String {
     let mut all = blocks(heading);
     assert_eq!(all.len(), 1, "{heading}");
     all.remove(0).1
 }
 
-/// A directory with all that recipes call.
+/// A directory with all programs that recipes call.
 pub struct Sandbox {
     pub redis: Redis,
 }
@@ -45,7 +45,7 @@ impl Sandbox {
         self.redis.dir.path()
     }
 
-    /// Makes a script; its name is logged when it is called, with its arguments.
+    /// Adds a script, which logs its name and arguments at each call.
     pub fn with(self, name: &str, body: &str) -> Self {
         let dir = self.dir().display();
         let base = name.rsplit('/').next().unwrap();
@@ -54,13 +54,13 @@ impl Sandbox {
         self
     }
 
-    /// The calls so far.
+    /// Returns the calls so far.
     pub fn log(&self) -> Vec<String> {
         let log = fs::read_to_string(self.dir().join("log")).unwrap_or_default();
         log.lines().map(str::to_owned).collect()
     }
 
-    /// A text with the machine's paths put into the sandbox.
+    /// Moves the machine's paths in a text into the sandbox.
     fn here(&self, text: &str) -> String {
         let dir = self.dir().display().to_string();
         let paths = ["/usr/local/bin", "/opt/", "/backups/", " /home"];
@@ -71,7 +71,7 @@ impl Sandbox {
         })
     }
 
-    /// A command in the sandbox.
+    /// Returns a command in the sandbox.
     pub fn command(&self, words: &[&str], variables: &[(&str, &str)]) -> Command {
         let words: Vec<String> = words.iter().map(|word| self.here(word)).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -81,7 +81,7 @@ impl Sandbox {
         command
     }
 
-    /// The only holder, as `status --json` shows it.
+    /// Returns the only holder, from `status --json`.
     fn holder(&self) -> Value {
         json(&self.redis, "status --json")[0]["holders"][0].clone()
     }
@@ -92,7 +92,7 @@ impl Sandbox {
     }
 }
 
-/// A YAML document.
+/// Parses a YAML document.
 pub fn yaml(text: &str) -> Value {
     let script = "import json, sys, yaml; print(json.dumps(yaml.safe_load(sys.argv[1])))";
     let parsed = outcome(Command::new("python3").args(["-c", script, text]));
@@ -100,7 +100,7 @@ pub fn yaml(text: &str) -> Value {
     serde_json::from_str(&parsed.stdout).unwrap()
 }
 
-/// A script that says `ready` and goes on until it is asked to end.
+/// Script that prints "ready" and waits until the file "go" exists.
 pub const GATE: &str = "echo ready; until test -e go; do sleep 0.02; done";
 
 #[test]
@@ -118,7 +118,7 @@ fn crontab_as_hosts_run_it() {
     fs::create_dir_all(dir.join("root/.config")).unwrap();
     let setting = format!("REDLOCK_URL={}\n", sandbox.redis.url());
     fs::write(dir.join("root/.config/redlock.env"), setting).unwrap();
-    // As cron does it, but at once. Returns what cron would mail.
+    // Runs a job like cron, but at once. Returns the text that cron would mail.
     let mail = |job: usize, status: i32| {
         let command = jobs[job].splitn(6, ' ').last().unwrap();
         let mut shell = Command::new("/bin/sh");
@@ -127,7 +127,7 @@ fn crontab_as_hosts_run_it() {
         end.assert_code(status).assert_silent();
         end.stdout
     };
-    // Three hosts, one of which is late.
+    // Three hosts, one of them late.
     for host in 1..=3 {
         assert_eq!(mail(0, 0), "");
         assert_eq!(mail(1, 1), "the report failed\n");
@@ -172,13 +172,13 @@ fn systemd_timer() {
         assert_eq!((other.stdout.as_str(), sandbox.log().len()), ("", calls));
     };
     skips(1);
-    // systemctl stop
+    // Like systemctl stop.
     first.signal(Signal::SIGTERM);
     first.finish().assert_code(128 + 15);
     assert_nothing_left(&sandbox.redis);
     sandbox.open_the_gate();
     outcome(&mut sandbox.command(&words, &[])).assert_code(0);
-    // A host whose timer comes later, or which has just been started.
+    // A host whose timer is late, or that has just booted.
     skips(2);
 }
 
@@ -214,10 +214,10 @@ fn github_actions() {
     let deploy = Running::ready(&mut step("7"));
     let holder = sandbox.holder();
     assert_eq!(holder["url"], "https://github.com/o/r/actions/runs/77");
-    // A branch may be called like an option.
+    // A branch may have a name like an option.
     assert_eq!(holder["reason"], "-x");
     outcome(&mut step("6")).assert_said(75, "build 6 is older than build 7 of ");
-    // A cancelled job's signals go to the step's own process: by exec that is redlock.
+    // GitHub signals the step's own process, which is redlock because of exec.
     assert_eq!(holder["pid"], deploy.pid());
     deploy.signal(Signal::SIGINT);
     deploy.finish();
@@ -246,7 +246,7 @@ fn a_script_that_locks_itself() {
     assert!(fences[0] < fences[1], "{fences:?}");
     let _holder = Gated::start(&sandbox.redis, &["backup"]).ready();
     outcome(&mut sandbox.command(&[path], &[])).assert_code(75);
-    // A daemon that starts the script may have inherited this from a run that is over.
+    // A daemon that starts the script may have inherited this from an ended run.
     let inherited = [("REDLOCK_NAME", "backup")];
     outcome(&mut sandbox.command(&[path], &inherited)).assert_code(75);
 }
@@ -254,7 +254,7 @@ fn a_script_that_locks_itself() {
 #[test]
 fn a_container_with_the_settings_of_its_host_guards_the_lock() {
     let sandbox = Sandbox::new().with("import.sh", "test \"$REDLOCK_NAME\" = import");
-    // Its process sees what docker passes on, and nothing else.
+    // The process in the container gets only the variables that docker passes on.
     let docker = r#"options="run --rm -e REDLOCK_HELD -v /etc/redlock.env:/etc/redlock.env:ro importer"
 case "$*" in "$options redlock guard "*) ;; *) echo "docker $*"; exit 64 ;; esac
 shift 7
@@ -271,7 +271,7 @@ exec env -i PATH="$PATH" HOME="$HOME" REDLOCK_HELD="$REDLOCK_HELD" REDLOCK_URL="
     assert_nothing_left(&sandbox.redis);
 }
 
-/// Returns the shell on all pages: fenced blocks of Markdown, steps of CI, and displays of the manual.
+/// Returns the shell code on all pages: fenced blocks of Markdown, steps of CI, and displays of the manual.
 fn shell_snippets() -> Vec<(String, String)> {
     let mut snippets = Vec::new();
     for (page, text) in markdown() {
@@ -296,7 +296,7 @@ fn shell_snippets() -> Vec<(String, String)> {
         let text = fs::read_to_string(&page).unwrap();
         for code in text.split(".nf\n").skip(1) {
             let code = plain(code.split(".fi").next().unwrap());
-            // Not the crontab.
+            // Except the crontab.
             if !code.starts_with("PATH=") {
                 snippets.push((page.display().to_string(), code));
             }
@@ -305,7 +305,7 @@ fn shell_snippets() -> Vec<(String, String)> {
     snippets
 }
 
-/// Takes all texts of fields that CI runs.
+/// Calls `take` with all texts of `run` fields.
 fn texts_of(value: &Value, is_run: bool, take: &mut dyn FnMut(&str)) {
     match value {
         Value::String(text) if is_run => take(text),

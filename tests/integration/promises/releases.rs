@@ -1,6 +1,6 @@
-//! From a commit to a user: redlock's home in one place, the release of a tag, and its installation from there.
+//! From a commit to a user: redlock's home in one file, the release of a tag, and its installation from there.
 //!
-//! A web server plays GitHub. Uploads and GitHub's workflows aren't tested.
+//! A web server plays GitHub's part. Uploads and GitHub's workflows aren't tested.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::support::prelude::*;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What stands in texts while redlock has no home.
+/// Placeholders in texts while redlock has no home.
 const PLACEHOLDERS: &str = "example/redlock releases.example.com redlock@example.com";
 
 /// A copy of this checkout, in which redlock may have another home.
@@ -33,7 +33,7 @@ impl Checkout {
         self.directory.path()
     }
 
-    /// With a home on this server.
+    /// Creates a copy with a home on this server.
     fn at(server: &str) -> Self {
         let checkout = Self::new();
         let home = checkout.path().join("ci/home");
@@ -95,7 +95,7 @@ fn without_a_home_the_installer_says_so() {
 fn once_redlock_has_a_home_no_placeholder_remains() {
     let checkout = Checkout::at("https://github.com");
     checkout.script("home", &["--check"]).assert_code(0);
-    // All files that users read or that tools take: not the code and its tests.
+    // All files that users or tools read, except the code and its tests.
     let find =
         r#"cd "$1" && find *.md action.yml ci docs packaging skills .github Cargo.toml -type f"#;
     let files = run(&["sh", "-c", find, "sh", text(checkout.path())]).stdout;

@@ -1,8 +1,8 @@
-//! Locks that other clients have left without an expiry: they are named, and repaired when asked for.
+//! Locks that other clients have left without an expiry: redlock names them, and repairs them on request.
 
 use crate::support::prelude::*;
 
-/// A server with a lock that a client has left for ever.
+/// Starts a server with a lock that a client has left for ever.
 fn left_behind() -> Redis {
     let redis = Redis::start();
     assert_eq!(redis.cli(&["SET", "redlock:a", "crashed"]), "OK");
@@ -13,7 +13,7 @@ fn pttl(redis: &Redis) -> i64 {
     redis.cli(&["PTTL", "redlock:a"]).parse().unwrap()
 }
 
-/// The options of a run that repairs a lock.
+/// Options of a run that repairs a lock.
 const REPAIR: &str = "--ttl 6s -k 100ms REDLOCK_REPAIR_TTL=1";
 
 #[test]
@@ -43,7 +43,7 @@ fn with_repair_ttl_it_ends_after_our_ttl_and_a_line_says_so_once() {
         let took = began.elapsed();
         end.assert_said(0, "it now expires in 6s");
         assert_eq!(end.stderr.matches("had no expiry").count(), 1, "{end:?}");
-        // By the usual TTL it would be half a minute.
+        // The usual TTL would take half a minute.
         assert!((5950..25_000).contains(&took.as_millis()), "{took:?}");
         assert_nothing_left(&redis);
     });
@@ -62,7 +62,7 @@ fn a_run_that_does_not_wait_repairs_it_and_gives_up() {
     ends(&redis, "run -n --ttl 6s REDLOCK_REPAIR_TTL=1 a -- true").assert_said(75, "expires in 6s");
     let left = pttl(&redis);
     assert!((1..=6000).contains(&left), "{left}");
-    // Which also helps runs without REDLOCK_REPAIR_TTL.
+    // The repair also helps runs without REDLOCK_REPAIR_TTL.
     ends(&redis, "run -q -w 50s a -- true").assert_code(0);
 }
 

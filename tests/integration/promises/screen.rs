@@ -1,14 +1,14 @@
-//! What people see of locks on a terminal: at 40, 80 and 120 columns, once and with `--watch`.
+//! Output for people on a terminal: at 40, 80 and 120 columns, once and with `--watch`.
 
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 use crate::support::tmux::Tmux;
 
-/// A user as CI runners have it: with the host at least 40 columns.
+/// A typical user of a CI runner: with the host at least 40 columns.
 const RUNNER: &str = "runner@fv-az1234-567.internal.cloudapp.net";
 const LINK: &str = "https://ci.example.com/acme/shop/actions/runs/15912345678/job/4711";
 
-/// A run by a CI runner that says it is ready.
+/// Starts a run by a CI runner. Returns when it is ready.
 fn by_runner(redis: &Redis, name: &str) -> Running {
     let script = "echo ready; exec sleep 60; : --region eu-west-1 --with-migrations";
     let mut command = redis.redlock(&["run", name, "-c", script]);
@@ -19,7 +19,7 @@ fn by_runner(redis: &Redis, name: &str) -> Running {
     Running::ready(&mut command)
 }
 
-/// What `redlock ARGUMENTS` shows in a window of this many columns.
+/// Returns the output of `redlock ARGUMENTS` in a window of this many columns.
 fn shown(redis: &Redis, columns: u16, arguments: &str) -> Vec<String> {
     let tmux = Tmux::with_size(redis, columns, 50);
     tmux.type_line(&format!("clear; redlock {arguments}; echo 'en''d'"));
@@ -29,7 +29,7 @@ fn shown(redis: &Redis, columns: u16, arguments: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// As many columns as ASCII and the sign for a cut take.
+/// Returns the columns of ASCII text and the cut mark.
 fn width(line: &str) -> usize {
     line.chars().count()
 }
@@ -43,7 +43,7 @@ fn at_80_columns_the_table_shows_who_for_how_long_and_twenty_columns_of_the_comm
     let starts = heading.starts_with(&["NAME", "MODE", "WHO", "AGE"]);
     assert!(starts && heading.ends_with(&["COMMAND"]), "{lines:?}");
     let at = lines[0].find("COMMAND").unwrap();
-    // The sign for a cut is one column.
+    // The cut mark takes one column.
     assert!((at + 20..=80).contains(&width(&lines[1])), "{lines:?}");
     let is_cut = lines[1].contains("runner@fv-az123") && lines[1].contains('…');
     assert!(is_cut, "{lines:?}");

@@ -1,4 +1,4 @@
-//! Locks of scripts that aren't wrapped: acquire, extend, check, release.
+//! Locks of scripts without a wrapper: acquire, extend, check, release.
 
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use crate::support::prelude::*;
 use crate::support::proxy::{Proxy, load_scripts};
 
-/// A shell that runs a script with the binary under test on its search path.
+/// Returns a shell that runs a script, with the binary under test in its search path.
 fn shell(redis: &Redis, shell: &str, text: &str) -> Command {
     let mut command = directly(redis, &[shell, "-c", text]);
     command.current_dir(redis.dir.path());
@@ -70,7 +70,7 @@ fn a_script_that_does_not_get_its_lock_ends_there_with_redlocks_status() {
     for (acquire, status, text) in [
         ("acquire -n a", 75, "is held by"),
         ("acquire -n -E 3 a", 3, "is held by"),
-        // Also where that is no failure.
+        // Even with a status that is no failure.
         ("acquire -n -E 0 a", 0, "is held by"),
         ("acquire a --no-such-option", 64, "redlock: "),
         ("acquire", 64, "redlock: "),
@@ -78,7 +78,7 @@ fn a_script_that_does_not_get_its_lock_ends_there_with_redlocks_status() {
         ("-u redis://127.0.0.1:1 acquire a", 69, "redlock: "),
         ("-u nonsense acquire a", 78, "redlock: "),
         ("acquire b --while-pid 2147483646", 64, "redlock: "),
-        // Wherever the words stand.
+        // In any order of the words.
         ("-q acquire -n a", 75, ""),
         ("acquire -n a -q", 75, ""),
         ("acquire -n a --reason json", 75, "is held by"),
@@ -92,9 +92,9 @@ fn a_script_that_does_not_get_its_lock_ends_there_with_redlocks_status() {
         end.assert_said(status, text);
         assert_eq!(end.stdout, "", "{acquire}");
     }
-    // What others read is not a shell's.
+    // Other formats aren't read by a shell.
     sh(&redis, "redlock acquire -n a --format json").assert_printed(75, "");
-    // Who types it keeps the shell.
+    // An interactive shell survives.
     let typed = r#"eval "$(redlock acquire -n a)"; echo "here $?""#;
     let mut bash = directly(&redis, &["bash", "--norc", "-ic", typed]);
     assert_eq!(outcome(&mut bash).stdout, "here 75\n");
@@ -119,7 +119,7 @@ fn acquire_shows_the_script_as_the_holder() {
 fn over_a_long_line_extend_lasts_as_long_as_was_asked_for_from_its_end_on() {
     let redis = Redis::start();
     load_scripts(&redis);
-    // The longer it is, the later this may look.
+    // A longer line allows a later check.
     let proxy = Proxy::with_round_trip(&redis, Duration::from_secs(2));
     let extend = format!("redlock -u {} extend --for 5m", proxy.url());
     let script = format!(r#"eval "$(redlock acquire a)" && REDLOCK_REDIS_TIMEOUT=50s {extend}"#);
@@ -145,7 +145,7 @@ fn over_a_long_line_an_extension_by_a_year_leaves_the_run_its_lock() {
     run.finish().assert_code(0);
 }
 
-/// Says `ready` when it was extended, and `ours` when that is still so after a word from the test.
+/// Script that prints `ready` after an extension, and `ours` if the lock is still held after the gate has opened.
 const EXTENDED: &str =
     r#"redlock extend --for 1m && echo ready; read go <"$HOME/gate"; redlock extend && echo ours"#;
 
@@ -164,9 +164,8 @@ fn whoever_was_extended_survives_a_redis_that_stands_still_for_longer_than_the_t
         };
         let mut gate = Gate::new(&redis);
         let mut job = Running::ready(&mut command);
-        // Of three scripts in a row that a renewing process sends, the second was sent after the first was answered and
-        // is answered itself, and one of both asks how long the lock lasts. Of eight, two such processes have sent three
-        // each, or one of them is dead.
+        // If a renewing process sends three scripts, the second follows the reply to the first, and one of both reads the
+        // lease. If two such processes send eight, each has sent three, or one is dead.
         let scripts = || redis.scripts();
         let enough = scripts() + if kind == 2 { 8 } else { 3 };
         wait_until("it has been looked at", || scripts() >= enough);
@@ -233,7 +232,7 @@ fn no_token_is_ever_on_a_command_line() {
     assert_eq!(sh(&redis, script).stdout, "0\n");
 }
 
-/// The redlock with this on its command line, once it is there.
+/// Waits for a redlock with these words on its command line. Returns its pid.
 fn process(words: &str) -> Pid {
     let is_it = |pid: &i32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -342,7 +341,7 @@ fn a_release_gives_back_what_its_own_process_has_acquired_and_not_what_an_outer_
         let held = if outer.contains("held") { "held\n" } else { "" };
         assert_eq!(end.stdout, format!("released 0\nours 0\n{held}"), "{outer}");
     }
-    // What one shell has acquired twice, it releases at once.
+    // A single release frees the lock that one shell has acquired twice.
     let redis = Redis::left_empty();
     let twice = r#"eval "$(redlock acquire a)"; eval "$(redlock acquire a)"; redlock release"#;
     sh(&redis, twice).assert_code(0).assert_silent();
@@ -380,7 +379,7 @@ fn extend_and_release_mean_all_locks_of_a_run_and_what_is_wrong_with_one_counts(
         );
         let mut run = redis.run("REDLOCK_ON_LOST=warn a b", &script);
         let end = outcome(run.env("SOCKET", redis.socket()));
-        // The other one was extended all the same.
+        // redlock extended the other lock anyway.
         end.assert_printed(79, "all\n79\n79\nextended\n");
         let says = format!("lock \"{lost}\" is not held with this token; it was forced free by");
         end.assert_says(&says);
@@ -390,7 +389,7 @@ fn extend_and_release_mean_all_locks_of_a_run_and_what_is_wrong_with_one_counts(
     end.assert_printed(0, "79\n");
     end.assert_says("lock \"a\" was released")
         .assert_says("lock \"b\" was released");
-    // The others are released all the same.
+    // redlock released the other lock anyway.
     let script = "redlock release a; redlock release; echo $?; redlock run -n b -- echo free";
     let end = outcome(&mut redis.run("a b", script));
     end.assert_printed(0, "79\nfree\n");
@@ -410,7 +409,7 @@ fn a_lock_that_this_job_lost_is_not_extended_and_its_present_holder_is_named_if_
         !end.stderr.contains("lost") && !redis.is_held("a"),
         "{end:?}"
     );
-    // One that ended with its TTL.
+    // A lock that ended with its TTL.
     let text = r"redlock acquire a --ttl 2s --format token >t; redlock run -w 50s a -c '
         REDLOCK_HELD= REDLOCK_NAME= redlock extend a --token-file t; echo $?'
         redlock extend --for 1m a --token-file t; echo $?";

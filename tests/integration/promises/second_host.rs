@@ -1,5 +1,5 @@
-//! The README's commands for a second host, on two hosts made of namespaces: a network of two, and an `/etc` for each. Without
-//! namespaces nothing is tested.
+//! The README's commands for a second host, on two hosts made of namespaces: a network of two, and an `/etc` for each. The test
+//! does nothing without namespaces.
 
 use std::path::Path;
 
@@ -97,7 +97,7 @@ fn the_same_command_takes_turns_on_two_hosts() {
     first.finish().assert_code(0);
     other.expect_line("ready");
     other.finish().assert_code(0);
-    // If the test fails, its directory takes the server along.
+    // Only after success: if the test fails, dropping its directory ends the server.
     let end = format!("kill -KILL $(cat {})", pid_file.display());
     outcome(&mut server.sh(&end)).assert_code(0);
 }

@@ -1,5 +1,5 @@
-//! A primary with replicas, watched over by sentinels: whichever way the primary goes, the holder goes on,
-//! the waiters get their turns, and no two run at once.
+//! A primary with replicas and sentinels. However the primary is replaced, the holder goes on, the waiters get their turns, and
+//! no two run at once.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -14,13 +14,13 @@ use crate::support::proxy::{Action, Proxy};
 /// A way in which the primary is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Sentinels are asked to.
+    /// An operator requests a failover.
     Asked,
-    /// It is killed; it comes back empty.
+    /// The primary is killed, and returns empty.
     Killed,
-    /// It hangs, and goes on later as if nothing had happened.
+    /// The primary hangs, and later goes on as if nothing had happened.
     Stopped,
-    /// The sentinels and the other servers can't reach it any more. Its clients can.
+    /// The sentinels and the other servers can't reach the primary any more, but its clients can.
     ShutIn,
 }
 
@@ -35,7 +35,7 @@ impl Way {
         }
     }
 
-    /// Replaces the primary; the number of the next one.
+    /// Replaces the primary. Returns the number of the next one.
     #[track_caller]
     fn replace(self, all: &mut Replicated, old: usize) -> usize {
         if self == Self::Asked {
@@ -45,7 +45,7 @@ impl Way {
         all.primary_after(old)
     }
 
-    /// All servers are there again.
+    /// Brings all servers back.
     #[track_caller]
     fn recover(self, all: &mut Replicated, old: usize) {
         match self {
@@ -58,17 +58,17 @@ impl Way {
     }
 }
 
-/// Starts a job; the words are those of redlock up to the names of the locks.
+/// Starts a job. The words are redlock's, up to the names of the locks.
 fn start(all: &Replicated, label: &str, words: &[&str]) -> Gated {
     Gated::labelled(label, all.home.path(), all.redlock(words))
 }
 
-/// Starts a job of the lock "a" with a usual lease.
+/// Starts a job under the lock "a" with a usual lease.
 fn job(all: &Replicated, label: &str, url: &str) -> Gated {
     start(all, label, words!("run --ttl 20s -k 1s --url {} a", url))
 }
 
-/// A run of the lock "a" with these options succeeds and says nothing.
+/// Asserts that a run of the lock "a" with these options succeeds silently.
 #[track_caller]
 fn assert_runs(all: &Replicated, options: &[&str]) {
     let words = [options, words!("run -q a -- true")].concat();
@@ -76,7 +76,7 @@ fn assert_runs(all: &Replicated, options: &[&str]) {
     end.assert_code(0).assert_silent();
 }
 
-/// No history of these locks says that one was lost.
+/// Asserts that no history of these locks contains a lost lock.
 #[track_caller]
 fn assert_none_lost(all: &Replicated, names: &[&str]) {
     for name in names {
@@ -97,7 +97,7 @@ fn waiters(all: &Replicated, primary: usize, url: &str) -> Vec<Gated> {
     FIVE.iter().map(start).collect()
 }
 
-/// How many waiters listen at a server.
+/// Returns the number of waiters that listen at a server.
 fn listening(server: &Redis) -> usize {
     let channels = server.cli(&["PUBSUB", "CHANNELS", "{redlock:*"]);
     channels.lines().filter(|line| !line.is_empty()).count()
@@ -105,7 +105,7 @@ fn listening(server: &Redis) -> usize {
 
 const FIVE: [&str; 5] = ["1", "2", "3", "4", "5"];
 
-/// Servers with a user, and the URL of these sentinels with its password.
+/// Creates a user on the servers. Returns the URL of these sentinels with its password.
 fn with_password(all: &Replicated, ports: &[u16]) -> String {
     for server in &all.servers {
         let user = words!("ACL SETUSER app on >theirs ~* &* +@all");
@@ -140,7 +140,7 @@ fn whichever_way_the_primary_is_replaced_the_holder_goes_on_and_the_waiters_get_
         let server = &all.servers[new];
         server.await_renewals("a", 1);
         assert_eq!(server.cli(&["GET", "redlock:a"]), token, "{way:?} {url}");
-        // One that isn't there yet when its turn comes would have to queue again.
+        // An absent waiter would need to queue again after its turn.
         wait_until("all waiters listen there", || {
             listening(server) == FIVE.len()
         });
@@ -148,7 +148,7 @@ fn whichever_way_the_primary_is_replaced_the_holder_goes_on_and_the_waiters_get_
         for job in waiting {
             job.end();
         }
-        // One that starts now finds it as well.
+        // A new run finds the new primary too.
         job(&all, "next", &url).ready().end();
         labels.push("holder");
         labels.extend(FIVE);
@@ -161,7 +161,7 @@ fn whichever_way_the_primary_is_replaced_the_holder_goes_on_and_the_waiters_get_
     }
 }
 
-/// A proxy in front of each server, and a way to each sentinel that tells of the proxies.
+/// A proxy in front of each server, and exchanges in front of the sentinels that report the proxies' ports.
 pub struct Proxied {
     pub proxies: Vec<Proxy>,
     exchanges: Vec<Exchange>,
@@ -181,8 +181,8 @@ impl Proxied {
         all.url_at(self.exchanges.iter().map(|exchange| exchange.port))
     }
 
-    /// Holds a request of this operation back, the first one after another operation where `after` names
-    /// one; all that comes to that server waits with it.
+    /// Holds back the first request of this operation, or the first one after the operation `after`. All later requests to that
+    /// server wait with it.
     fn hold_back(
         &self,
         server: usize,
@@ -205,7 +205,7 @@ impl Proxied {
     }
 }
 
-/// A request that is held back as soon as it comes.
+/// A request that is held back as soon as it arrives.
 struct HeldBack {
     waiting: Receiver<()>,
     go: Sender<Action>,
@@ -222,17 +222,17 @@ impl HeldBack {
     }
 }
 
-/// At what step of a run the primary is replaced.
+/// Step of a run at which the primary is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Acquire,
-    /// The confirmation of a lock that was handed on.
+    /// Confirmation of a lock that was handed over.
     Claim,
     Renew,
     Release,
 }
 
-/// Before the request gets to the primary, or when that has carried it out, and the answer is lost.
+/// Time of the replacement: before the request reaches the primary, or after the primary has executed it, with the reply lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Before,
@@ -297,13 +297,13 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
         all.settle(old);
         way.replace(&mut all, old);
         if when == Before {
-            // Asked for, the old primary takes for a moment what is lost then.
+            // After a requested failover, the old primary briefly accepts writes that are lost later.
             if way == Asked {
                 all.wait_until_whole();
             }
             held_back.let_go(Action::Pass);
         }
-        // A grant that isn't confirmed in time goes to the next one, so their order may be another.
+        // The order may change, because an unconfirmed grant goes to the next waiter.
         let has_ended = usize::from([Claim, Release].contains(&step));
         jobs.iter_mut().skip(has_ended).for_each(Gated::open);
         let ends: Vec<Outcome> = jobs.into_iter().map(Gated::finish).collect();
@@ -318,8 +318,8 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
     }
 }
 
-/// A holder on the host of the primary, by itself with that; a waiter elsewhere is granted the lock by
-/// another primary. `holder` and `waiter` are redlock with a URL; `isolate` cuts the holder's host off.
+/// Asserts that COMMAND of a holder is dead before another primary grants the lock to a waiter elsewhere. `holder` and `waiter`
+/// are redlock with a URL; `isolate` cuts the holder off together with the old primary.
 fn assert_dead_in_time(home: &Path, holder: Command, waiter: Command, isolate: impl FnOnce()) {
     let options = words!("run -k 500ms a --ttl");
     let job = |label: &str, mut command: Command, ttl: &str| {
@@ -330,7 +330,7 @@ fn assert_dead_in_time(home: &Path, holder: Command, waiter: Command, isolate: i
     let mut waiter = job("waiter", waiter, "30s");
     waiter.open();
     isolate();
-    // Without a place in the queue it would do as well: it waits for as long as the lock isn't its own.
+    // The waiter needs no place in the queue, because it waits for the lock in any case.
     waiter.finish().assert_code(0);
     holder.finish().assert_code(79);
     let turns = turns(home);
@@ -341,7 +341,7 @@ fn assert_dead_in_time(home: &Path, holder: Command, waiter: Command, isolate: i
 
 #[test]
 fn on_a_primary_that_is_cut_off_with_its_holder_the_command_is_dead_before_another_grants() {
-    // Where namespaces aren't permitted, the next test says it without them.
+    // If namespaces aren't permitted, the next test covers this without them.
     let network = some_or_return!(Network::of(3));
     let all = Replicated::with(&Plan {
         network: Some(&network),
@@ -368,7 +368,7 @@ fn on_a_primary_that_only_its_holder_reaches_the_command_is_dead_before_another_
     let mut holder = all.redlock(&[]);
     holder.env("REDLOCK_URL", proxied.url(&all));
     assert_dead_in_time(all.home.path(), holder, all.redlock(&[]), || {
-        // Of the sentinels, the holder sees none; of the servers, the old primary only.
+        // The holder reaches no sentinel, and no server except the old primary.
         for exchange in &proxied.exchanges {
             exchange.cut();
         }
@@ -382,7 +382,7 @@ fn on_a_primary_that_only_its_holder_reaches_the_command_is_dead_before_another_
 #[test]
 fn a_sentinel_that_never_answers_costs_a_moment_and_two_of_three_keep_a_run_from_starting() {
     let all = Replicated::start();
-    // One doesn't accept connections, the other one does.
+    // The first sentinel doesn't accept connections, the second does.
     let busy = UnresponsiveServer::new();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (busy, silent) = (busy.url(), silent.local_addr().unwrap().to_string());
@@ -397,13 +397,13 @@ fn a_sentinel_that_never_answers_costs_a_moment_and_two_of_three_keep_a_run_from
         let began = Instant::now();
         assert_runs(&all, words!("--url {} REDLOCK_REDIS_TIMEOUT=50s", &url));
         assert_took_less(began, Duration::from_secs(25));
-        // While a lock is held, too: it is renewed several times, and released.
+        // A lock can also be held, renewed several times and released.
         let words = words!("run --url {} --ttl 9s -k 200ms a", &url);
         let holder = start(&all, "holder", words).ready();
         all.servers[0].await_renewals("a", 2);
         holder.end();
     }
-    // A holder goes on while most of them hang. A run that begins then says why it doesn't.
+    // A holder goes on while most sentinels hang. A new run explains why it doesn't start.
     let holder = start(&all, "holder", words!("run --ttl 9s -k 200ms a")).ready();
     all.sentinels[..2].iter().for_each(Sentinel::stall);
     all.servers[0].await_renewals("a", 2);
@@ -425,7 +425,7 @@ fn one_sentinel_that_names_the_old_primary_lets_no_run_begin_there() {
     all.shut_in(0);
     let new = all.primary_after(0);
     all.servers[new].await_renewals("a", 1);
-    // To the first sentinel of the URL nothing has changed, as if it were cut off with the old primary.
+    // Nothing has changed for the first sentinel of the URL, as if it were cut off with the old primary.
     let ports = vec![(all.servers[new].port, old)];
     let behind = Exchange::new(&all.sentinels[0], ports);
     let ports = [behind.port, all.sentinels[1].port, all.sentinels[2].port];
@@ -439,7 +439,7 @@ fn one_sentinel_that_names_the_old_primary_lets_no_run_begin_there() {
     all.wait_until_whole();
 }
 
-/// A server at which nothing should ever arrive: it answers nothing, and knows what was said to it.
+/// A server that should never receive anything: it answers nothing, and records all bytes.
 struct Stranger {
     port: u16,
     heard: Arc<Mutex<Vec<u8>>>,
@@ -483,17 +483,17 @@ fn a_sentinel_that_lies_has_no_password_sent_to_where_it_points() {
     let url = with_password(&all, &[liar.port, second, third]);
     assert_runs(&all, &["--url", &url]);
     stranger.assert_heard_nothing();
-    // While a lock is held, all sentinels are asked with each renewal.
+    // A holder asks all sentinels with each renewal.
     let words = words!("run --url {} --ttl 6s -k 200ms a", &url);
     let holder = start(&all, "holder", words).ready();
     all.servers[0].await_renewals("a", 4);
     holder.end();
     stranger.assert_heard_nothing();
-    // One against one: nobody knows which is right.
+    // With one against one, neither has a majority.
     let of_two = with_password(&all, &[liar.port, second]);
     outcome(&mut all.redlock(&["--url", &of_two, "status"])).assert_said(69, "don't agree");
     stranger.assert_heard_nothing();
-    // A quick sentinel isn't most of three, nor of two, however late the others are.
+    // A quick sentinel isn't a majority of three or of two, however late the others are.
     all.sentinels[1..].iter().for_each(Sentinel::stall);
     for (url, of) in [(url, 3), (of_two, 2)] {
         let hasty = words!("--url {} REDLOCK_REDIS_TIMEOUT=4s status", &url);
@@ -508,11 +508,11 @@ fn a_sentinel_that_lies_has_no_password_sent_to_where_it_points() {
 fn sentinels_that_want_a_password_get_their_own() {
     let all = Replicated::start();
     let run = |url: &str| outcome(&mut all.redlock(words!("run --url {} -q a -- true", url)));
-    // A URL for a server, at a sentinel.
+    // A server's URL, but at a sentinel.
     let address = format!("127.0.0.1:{}", all.sentinels[0].port);
     let right = format!("use redis-sentinel://{address}/NAME");
     run(&format!("redis://{address}")).assert_said(78, &right);
-    // A password that it doesn't want.
+    // A password that the sentinel doesn't want.
     let unwanted = format!("redis-sentinel://{address}/{MASTER}?sentinel_password=x");
     let end = run(&unwanted);
     end.assert_code(77);
@@ -523,7 +523,7 @@ fn sentinels_that_want_a_password_get_their_own() {
         server.cli(&["ACL", "SETUSER", "default", "resetkeys"]);
     }
     for sentinel in &all.sentinels {
-        // Redis 6.0 has no users of sentinels.
+        // Redis 6.0 has no users for sentinels.
         if sentinel.cli(&["ACL", "WHOAMI"]) != "default" {
             return;
         }
@@ -589,7 +589,7 @@ fn a_freeze_the_history_groups_and_the_lock_of_a_script_survive_a_failover() {
 }
 
 impl Replicated {
-    /// All servers but the primary. While they stand still, none of them takes over.
+    /// Returns all servers except the primary. While they are suspended, none of them takes over.
     fn replicas(&self, primary: usize) -> impl Iterator<Item = &Redis> {
         let servers = self.servers.iter().enumerate();
         servers.filter_map(move |(number, server)| (number != primary).then_some(server))
@@ -600,15 +600,15 @@ impl Replicated {
 fn a_release_goes_to_the_primary_that_the_sentinels_name_or_will_name_next() {
     let mut all = Replicated::start();
     for (way, timeout, is_replaced, sync) in [
-        // No primary hears it.
+        // No primary receives the release.
         (Way::Killed, "10s", false, "0"),
         (Way::Stopped, "10s", false, "0"),
-        // The old primary takes it with it.
+        // The release is lost with the old primary.
         (Way::ShutIn, "10s", false, "all"),
-        // A failover takes longer than this: the time for that is 5 s, or --kill-after.
+        // A failover takes longer than this timeout: its own limit is 5 s, or --kill-after.
         (Way::Killed, "500ms", false, "0"),
         (Way::Stopped, "500ms", false, "0"),
-        // There is another primary than the one that granted the lock.
+        // Another primary than the one that granted the lock.
         (Way::Asked, "10s", true, "all"),
         (Way::ShutIn, "10s", true, "all"),
     ] {
@@ -676,7 +676,7 @@ fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary
     let began = Instant::now();
     holder.open();
     holder.finish().assert_code(0);
-    // For the first two seconds, and once more for each: not for forty.
+    // Two seconds for the first lock, and one more attempt for each other: not forty seconds.
     assert_took_less(began, Duration::from_secs(30));
 }
 
@@ -711,7 +711,7 @@ fn a_replica_that_hangs_costs_a_release_a_moment_and_one_that_was_shut_down_cost
         primary.info("replication", "connected_slaves") == "1"
     });
     for (name, mut holder) in holders {
-        // Two renewals later nobody waits for it any more.
+        // Two renewals later nobody waits for the replica any more.
         primary.await_renewals(name, 3);
         holder.open();
         let began = Instant::now();
@@ -723,7 +723,7 @@ fn a_replica_that_hangs_costs_a_release_a_moment_and_one_that_was_shut_down_cost
     }
 }
 
-/// The names of so many locks.
+/// Returns this many names of locks.
 fn locks(count: u32) -> Vec<String> {
     (0..count).map(|number| format!("lock-{number}")).collect()
 }
@@ -743,7 +743,7 @@ fn a_run_that_a_signal_ends_does_not_wait_for_silent_sentinels_with_each_release
     all.sentinels.iter().for_each(Sentinel::stall);
     all.servers[1..].iter_mut().for_each(Redis::kill);
     let primary = &all.servers[0];
-    // No release asks for them any more after the second renewal that is that much later.
+    // After the second such late renewal, releases don't ask the sentinels any more.
     primary.await_renewals("lock-0", 5);
     let began = Instant::now();
     send(run.pid(), libc::SIGTERM);

@@ -23,7 +23,7 @@ impl Manager {
         Self { socket, path }
     }
 
-    /// The next message.
+    /// Receives the next message.
     #[track_caller]
     fn message(&self) -> String {
         let mut bytes = [0; 1000];
@@ -90,7 +90,7 @@ fn a_manager_that_reads_nothing_holds_nothing_up() {
 #[test]
 fn variables_that_name_redlock_name_its_command_instead() {
     let redis = Redis::start();
-    // A manager starts redlock, whose pid it knows by then.
+    // A manager starts redlock, and knows its pid by then.
     let manager = "$ENV{WATCHDOG_PID} = $ENV{LISTEN_PID} = $$; exec @ARGV";
     let service = r#"echo "$((WATCHDOG_PID - $$)) $((LISTEN_PID - $$)) $WATCHDOG_USEC""#;
     for guard in [&[][..], &["redlock", "guard", "--"]] {

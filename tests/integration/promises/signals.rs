@@ -1,5 +1,5 @@
-//! Which signals reach COMMAND, and how often: tables over the place of a run, the relays around it, and the senders. A
-//! request to end that arrives in many ways is one request; a second one kills.
+//! Signals that reach COMMAND, and how often: tables over the place of a run, the relays around it, and the senders. Signals of
+//! one request to end count once, however they arrive; a second request kills.
 
 use crate::promises::terminal::{
     CTRL_BACKSLASH, CTRL_C, CTRL_Z, group, is_stopped, on_terminal, parent, pid_in, reads_stops,
@@ -7,24 +7,24 @@ use crate::promises::terminal::{
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 
-/// The time within which another signal is the same request.
+/// Time within which another signal belongs to the same request.
 const SAME: Duration = Duration::from_millis(500);
 
 /// Place of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Place {
-    /// A session without a terminal.
+    /// In a session without a terminal.
     NoTerminal,
-    /// The head of a session on a terminal, as in `ssh -t host …`.
+    /// At the head of a session on a terminal, as in `ssh -t host …`.
     Head,
-    /// A job of this interactive shell.
+    /// As a job of this interactive shell.
     Job(&'static str),
 }
 
 use Place::Job;
 pub use Place::{Head, NoTerminal};
 
-/// Interactive shells with job control, that edit no lines and read no files.
+/// Interactive shells with job control, without line editing or startup files.
 const SHELLS: [&str; 4] = [
     "bash --norc --noprofile --noediting -i",
     "dash -i",
@@ -34,9 +34,9 @@ const SHELLS: [&str; 4] = [
 
 pub const JOB: Place = Job(SHELLS[0]);
 
-/// Perl programs in the home directory: one that runs its arguments in a process group of its own, and passes nothing on
-/// to it; and a COMMAND that takes its time to clean up at a request to end, however often: longer than signals may
-/// be apart that are one request, so that none of them comes only when redlock releases the lock.
+/// Perl programs in the home directory. `APART` runs its arguments in a process group of its own, and relays no signal.
+/// `CLEANS_UP` is a COMMAND that cleans up once, however many requests arrive. The cleanup takes longer than the signals of one
+/// request may be apart, so none of them arrives only during the release.
 const APART: &str = "setpgrp; exec @ARGV";
 const CLEANS_UP: &str = r#"
     $| = 1;
@@ -51,7 +51,7 @@ const CLEANS_UP: &str = r#"
 "#;
 
 /// A Perl program like [`COUNTER`] for the signals whose numbers are its arguments. The kernel queues real-time signals, and
-/// this program takes one at a time, so that none is missed.
+/// this program takes one at a time, so it misses none.
 const TAKER: &str = r#"
     use POSIX ();
     use Config;
@@ -67,7 +67,7 @@ const TAKER: &str = r#"
     print "child end\n";
 "#;
 
-/// A server with these programs in the home directory.
+/// Starts a server with these programs in the home directory.
 pub fn start() -> Redis {
     let redis = Redis::start();
     for (name, text) in [
@@ -82,7 +82,7 @@ pub fn start() -> Redis {
     redis
 }
 
-/// Writes out a line. `ONE` is a run, `TWO` are two, and `COUNTS` begins the counting program, which names signal 60, too.
+/// Expands a line: `ONE` is a run, `TWO` are two, and `COUNTS` is the counting program, which prints signal 60 too.
 fn written_out(line: &str) -> String {
     let one = "redlock run --ttl 120s -k 60s a --";
     line.replace("TWO", &format!("{one} redlock run --ttl 120s -k 60s b --"))
@@ -90,20 +90,20 @@ fn written_out(line: &str) -> String {
         .replace("COUNTS", "~/counter child NUM60")
 }
 
-/// A signal of a high number, which is taken after others.
+/// Signal with a high number, which is delivered after others.
 const LAST: i32 = 60;
 
-/// A run of a program that says `child ready` with its pid, and perhaps of another one that says `grandchild`.
+/// A run of a program that prints `child ready` with its pid, and perhaps of another program that prints `grandchild`.
 struct Scene {
     place: Place,
     line: String,
     terminal: Terminal,
     labels: Vec<&'static str>,
-    /// The programs, by their labels.
+    /// Pids of the programs, by their labels.
     programs: Vec<i32>,
-    /// The redlocks, the innermost first.
+    /// Pids of the redlocks, the innermost first.
     redlocks: Vec<i32>,
-    /// All from the first program up to the outermost redlock.
+    /// All processes from the first program up to the outermost redlock.
     processes: Vec<i32>,
     settled: usize,
     columns: u16,
@@ -157,7 +157,7 @@ impl Scene {
         *self.redlocks.last().unwrap()
     }
 
-    /// Waits until each program has said this so often.
+    /// Waits until each program has printed this line so often.
     fn await_lines(&mut self, text: &str, count: usize) {
         for label in &self.labels {
             let line = format!("{label} {text}");
@@ -168,7 +168,7 @@ impl Scene {
         }
     }
 
-    /// Waits until each redlock has done what is to be done about its signals: two of a kind that come at once count as one.
+    /// Waits until each redlock has handled its signals, because two pending signals of a kind merge into one.
     fn settle(&mut self) {
         for redlock in self.redlocks.clone() {
             send(redlock, LAST);
@@ -177,8 +177,8 @@ impl Scene {
         }
     }
 
-    /// Sends a signal to the outermost redlock, to all redlocks, to the whole job, to COMMAND, to a timeout(1) around or to the
-    /// watchdog. Waits until processes are stopped that this stops.
+    /// Sends a signal to the outermost redlock, to all redlocks, to the whole job, to COMMAND, to a timeout(1) around it, or to
+    /// the watchdog. If the signal stops processes, waits until they are stopped.
     fn send(&self, name: &str, to: &str) {
         let number = name.parse().unwrap_or_else(|_| signal(name) as i32);
         let outermost = self.outermost();
@@ -208,8 +208,8 @@ impl Scene {
         });
     }
 
-    /// Does one of the steps of a row: a key; a new `size` of the window; `kill:URG`, a shell's kill of its job; `go`, a line
-    /// for a script; `TERM@redlock`, a signal ([`Self::send`]); waits for states of the job.
+    /// Performs a step of a row, or waits for a state of the job. Steps are keys, a new `size` of the window, `kill:URG` (a
+    /// shell's kill of its job), `go` (a line for a script) and `TERM@redlock` (a signal, see [`Self::send`]).
     fn act(&mut self, step: &str) {
         match step {
             "^C" => self.terminal.type_in(CTRL_C),
@@ -230,7 +230,7 @@ impl Scene {
             "stopped" => {
                 let stopped = || self.processes.iter().all(|&pid| is_stopped(pid));
                 wait_until("all are stopped", stopped);
-                // Longer than a redlock that is stopped alone would be left so.
+                // Long enough that a redlock would have continued if it alone had been stopped.
                 std::thread::sleep(Duration::from_millis(1500));
                 assert!(stopped(), "{}", self.line);
             }
@@ -244,7 +244,7 @@ impl Scene {
             }
             _ => match step.split_once(['@', ':']).unwrap() {
                 ("kill", name) => {
-                    // In two parts, so that the line that is typed isn't taken for what it shows.
+                    // In two parts, so that the echo of the typed line doesn't look like its output.
                     let line = format!("kill -{name} %1; wait %1; echo sta\"\"tus:$?\n");
                     self.terminal.type_in(&line);
                 }
@@ -253,7 +253,7 @@ impl Scene {
         }
     }
 
-    /// Waits for the end of all. Returns the status of the run, which a shell doesn't say; there the next line has to be read.
+    /// Waits until all processes have ended. Returns the status of the run, except in a shell, whose next line must be read.
     fn finish(&mut self) -> Option<i32> {
         let all = [&self.processes[..], &self.programs].concat();
         wait_until("they have ended", || !all.iter().any(|&pid| is_alive(pid)));
@@ -266,7 +266,7 @@ impl Scene {
     }
 }
 
-/// Waits until a program says that it is ready. Returns its pid.
+/// Waits until a program prints that it is ready. Returns its pid.
 fn ready(terminal: &mut Terminal, label: &str) -> i32 {
     let beginning = format!("{label} ready ");
     let line = |shown: &str| {
@@ -283,9 +283,9 @@ fn name(pid: i32) -> String {
     name.trim_end().to_owned()
 }
 
-/// Does the steps, and compares what the programs have said. Steps besides those of [`Scene::act`]: `=INT` waits until INT
-/// has come and all is settled, `~INT` only waits for it, and with `+INT` it may come several times. `>137` is the status
-/// of a run whose COMMAND is ended by the step before; others end when they are told to.
+/// Performs the steps, and compares the output of the programs. Further steps: `=INT` waits for INT until all is settled,
+/// `~INT` only waits for it, and with `+INT` it may come several times. `>137` is the status of a run whose COMMAND the step
+/// before has ended; other COMMANDs end on request.
 pub fn check(redis: &Redis, place: Place, line: &str, steps: &str) {
     let mut scene = Scene::start(redis, place, line);
     let (mut names, mut status) = (Vec::new(), 0);
@@ -339,7 +339,7 @@ fn without_a_terminal_command_and_its_children_get_each_signal_once_and_as_itsel
         check(&redis, NoTerminal, &line, &steps);
     }
     for (line, steps) in [
-        // Each hang-up may ask for a reload.
+        // Each hang-up may request a reload.
         ("ONE COUNTS HUP", "HUP@redlock =HUP HUP@redlock =HUP"),
         // In the order of an aborted build: children first.
         (
@@ -354,7 +354,7 @@ fn without_a_terminal_command_and_its_children_get_each_signal_once_and_as_itsel
 #[test]
 fn under_nohup_a_hang_up_changes_nothing_for_both() {
     let line = "sh -c 'trap \"\" HUP; exec ONE COUNTS USR1'";
-    // Not even when it comes to COMMAND itself.
+    // Not even a hang-up of COMMAND itself.
     let steps = "HUP@redlock HUP@command USR1@redlock =USR1";
     check(&start(), NoTerminal, line, steps);
 }
@@ -365,11 +365,11 @@ fn a_key_and_a_new_window_size_reach_a_command_exactly_once_also_when_it_has_lef
         [("^C", "INT"), ("^\\", "QUIT"), ("size", "WINCH")],
         |(act, name)| {
             let redis = start();
-            // redlock stands still until a COMMAND in its group has had the signal, as two at once count as one.
+            // redlock is suspended until a COMMAND in its group has had the signal, because two pending ones merge into one.
             let within = format!("STOP@redlock {act} ~{name} CONT@redlock pause ").repeat(3);
             let line = format!("ONE COUNTS {name}");
             check(&redis, Head, &line, &(within + "64@redlock"));
-            // A typed key is never the request that kills.
+            // A typed key is never the second request.
             let beyond = format!("{act} ~{name} pause ").repeat(3);
             let line = format!("ONE ~/apart COUNTS {name}");
             check(&redis, Head, &line, &(beyond + "64@redlock"));
@@ -390,11 +390,11 @@ fn a_key_that_command_does_not_handle_ends_it_and_the_lock_is_free() {
 fn typed_ctrl_c_never_kills_a_command_that_goes_on_after_it_or_ignores_it_and_is_no_first_request()
 {
     let redis = start();
-    // Shortly after another, and long after it.
+    // Soon after another key, and long after it.
     let keys = |key: &str| [&key.repeat(5), "pause ", &key.repeat(3)].concat();
     let asked_then = keys("^C =INT ") + "pause TERM@redlock =TERM";
     check(&redis, Head, "ONE COUNTS INT TERM", &asked_then);
-    // Less than lies between the keys.
+    // A grace period shorter than the time between the keys.
     let hasty = "redlock run --ttl 120s -k 1ms a -- COUNTS INT";
     check(&redis, Head, hasty, &keys("^C =INT "));
     let ignores = "ONE sh -c \"trap '' INT; exec COUNTS WINCH\"";
@@ -405,7 +405,7 @@ fn typed_ctrl_c_never_kills_a_command_that_goes_on_after_it_or_ignores_it_and_is
 fn a_hang_up_ends_command_and_frees_the_lock_whoever_leads_the_session() {
     let redis = start();
     for (place, line, is_stopped) in [
-        // The kernel tells the head of the session alone, which has to pass it on.
+        // The kernel signals only the head of the session, which must relay it.
         (Head, "ONE COUNTS", false),
         (JOB, "ONE COUNTS", false),
         (JOB, "ONE COUNTS", true),
@@ -451,7 +451,7 @@ fn ctrl_z_stops_nothing_where_no_shell_could_continue_it() {
     let redis = start();
     let steps = "^Z size ~WINCH ".repeat(2);
     check(&redis, Head, "ONE timeout 60 COUNTS WINCH", &steps);
-    // A COMMAND that is stopped stays so until somebody continues it.
+    // redlock doesn't continue a stopped COMMAND: somebody else must.
     let steps = "STOP@command pause CONT@command =CONT";
     check(&redis, Head, "ONE COUNTS CONT", steps);
 }
@@ -460,12 +460,12 @@ fn ctrl_z_stops_nothing_where_no_shell_could_continue_it() {
 fn tstp_that_is_sent_to_redlock_alone_stops_command_too_and_cont_continues_both() {
     let redis = start();
     let line = "ONE COUNTS CONT";
-    // No shell tells the whole job the last time.
+    // The last time, no shell signals the whole job.
     let steps = "TSTP@redlock prompt fg ~CONT ".repeat(2) + "TSTP@redlock CONT@redlock ~CONT";
     check(&redis, JOB, line, &steps);
     let steps = "TSTP@redlock CONT@redlock =CONT ".repeat(2);
     check(&redis, NoTerminal, line, &steps);
-    // A COMMAND that ignores the signal, which is 20, works on, and so does redlock.
+    // A COMMAND that ignores the signal, which is 20, goes on, and so does redlock.
     let ignores = "ONE sh -c \"trap '' TSTP; exec COUNTS USR1\"";
     let steps = "20@redlock pause USR1@redlock =USR1";
     check(&redis, NoTerminal, ignores, steps);
@@ -482,7 +482,7 @@ fn a_signal_reaches_command_once_and_one_to_the_whole_job_at_least_once() {
     for name in "INT TERM HUP QUIT USR1 WINCH ALRM".split(' ') {
         check(&redis, JOB, &one, &format!("{name}@redlock ={name}"));
     }
-    // Other signals of the terminal change nothing about that, nor that the whole job was stopped.
+    // Other signals of the terminal change nothing, nor does a stop of the whole job.
     let round = "USR1@redlock =USR1 size =WINCH size =WINCH WINCH@redlock =WINCH ".repeat(2);
     let after_the_terminal = round + "HUP@redlock =HUP INT@redlock =INT";
     for (line, steps) in [
@@ -497,7 +497,7 @@ fn a_signal_reaches_command_once_and_one_to_the_whole_job_at_least_once() {
             "TWO COUNTS USR1",
             "STOP@job USR1@redlock CONT@job =USR1 USR1@redlock =USR1",
         ),
-        // They read the signal late, as on a busy machine. timeout(1) continues them.
+        // The redlocks read the signal late, as on a busy machine. timeout(1) continues them.
         (
             "timeout 60 ONE COUNTS TERM",
             "STOP@redlocks ALRM@timeout =TERM",
@@ -506,12 +506,12 @@ fn a_signal_reaches_command_once_and_one_to_the_whole_job_at_least_once() {
             "timeout 60 TWO COUNTS TERM",
             "STOP@redlocks ALRM@timeout =TERM",
         ),
-        // Both the shell and redlock send it.
+        // Both the shell and redlock send this signal.
         ("ONE COUNTS URG | cat &", "kill:URG +URG"),
     ] {
         check(&redis, JOB, line, steps);
     }
-    // The kernel sends this one too, but to redlock alone.
+    // The kernel sends this signal too, but only to redlock.
     let alarm = "perl -e 'alarm 4; exec @ARGV' ONE COUNTS ALRM";
     check(&redis, Head, alarm, "=ALRM");
 }
@@ -519,7 +519,8 @@ fn a_signal_reaches_command_once_and_one_to_the_whole_job_at_least_once() {
 #[test]
 fn a_script_that_signals_its_redlock_alone_reaches_command_once() {
     let redis = start();
-    // The script is in the job's group. It may ignore the signal itself, so that another one doesn't disturb its cleanup.
+    // The script is in the job's process group. The script may ignore the signal itself, so that another one doesn't disturb
+    // its cleanup.
     for before in [":", "trap \"\" TERM HUP USR1"] {
         for name in ["TERM", "HUP", "USR1"] {
             let sends = format!("read go; {before}; kill -{name} $!; wait $!");
@@ -527,8 +528,8 @@ fn a_script_that_signals_its_redlock_alone_reaches_command_once() {
             check(&redis, JOB, &line, &format!("go ={name}"));
         }
     }
-    // Like timeout(1), it ignores the signal and then continues redlock, but COMMAND hasn't got the signal. redlock, which
-    // is stopped, takes both in at once.
+    // Like timeout(1), the script ignores the signal and then continues redlock, but COMMAND hasn't had the signal. The stopped
+    // redlock takes both signals at once.
     let asks = "trap \"\" TERM; read line; kill -TERM $!; kill -CONT $!; wait $!";
     let line = format!("sh -c 'ONE COUNTS TERM & {asks}'");
     check(&redis, Head, &line, "STOP@redlock go =TERM");
@@ -544,16 +545,16 @@ fn a_second_request_that_is_sent_half_a_second_after_the_first_kills() {
         ("INT", "TERM"),
     ] {
         let steps = format!("{first}@redlock ~{first} pause {second}@redlock >137");
-        // Long before its minute is over, or this would never end.
+        // The kill comes long before the minute of --kill-after is over, or this would never end.
         check(&redis, NoTerminal, "ONE COUNTS INT TERM", &steps);
     }
-    // On a terminal, the processes that COMMAND has started get both, too.
+    // On a terminal, COMMAND's children get both signals too.
     let both = "ONE sh -c '~/counter grandchild NUM60 TERM & exec COUNTS TERM'";
     let steps = "TERM@redlock ~TERM pause TERM@redlock >137";
     check(&redis, Head, both, steps);
 }
 
-/// Number of tries of each relay: its outcome depends on which of several signals comes first.
+/// Attempts for each relay, because the order of several signals varies.
 const ROUNDS: usize = 12;
 
 #[test]
@@ -581,7 +582,7 @@ fn one_key_or_signal_that_several_relay_lets_command_clean_up_and_all_end_with_i
             let terminal = &scene.terminal;
             let is_status = status == Some(9) || terminal.count("status:9") == 1;
             let is_clean = is_status && terminal.count("child cleaned") == 1;
-            // If the machine took so long, a relay may have been a second request.
+            // If the machine took this long, a relay may have been a second request.
             let shown = &terminal.shown;
             assert!(is_clean || took >= SAME, "within {took:?}: {line}: {shown}");
             clean += usize::from(is_clean);

@@ -1,8 +1,7 @@
-//! How COMMAND is found and started, what it finds, and what can't be made while it runs.
+//! Finding and starting COMMAND, its environment, and failures to create things while it runs.
 //!
-//! What the kernel refuses only when it is short of something, strace has it refuse here. The tests
-//! of pid namespaces, and the one of another user, check nothing where the tests don't run as root or
-//! these may not be made.
+//! strace injects errors that the kernel returns only when it is short of something. The tests of pid namespaces and of another
+//! user check nothing without root or the permission to create namespaces.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -13,7 +12,7 @@ use crate::promises::keeper::keeper;
 use crate::promises::terminal::hand_on;
 use crate::support::prelude::*;
 
-/// Returns redlock under strace with these options. strace ends as redlock does; with `-D` it runs beside redlock.
+/// Returns redlock under strace with these options. strace ends like redlock; with `-D` it runs beside redlock.
 fn traced(redis: &Redis, options: &[&str], arguments: &[&str]) -> Command {
     let strace = ["strace", "-o", "/dev/null"];
     directly(redis, &[&strace, options, &[REDLOCK], arguments].concat())
@@ -23,7 +22,7 @@ fn traced(redis: &Redis, options: &[&str], arguments: &[&str]) -> Command {
 fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends() {
     let redis = Redis::start();
     let life = redis.dir.path().join("life");
-    // COMMAND's own process is the first clone(2) with either C library, and of its children strace takes no notice.
+    // COMMAND's own process is the first clone(2) with either C library, and strace doesn't follow its children.
     let no_thread = words!("-D -e inject=clone3:error=EAGAIN -e inject=clone:error=EAGAIN:when=2+");
     let script = r#"setsid sleep 60 & echo child $!; exec perl -e "$0" "$1""#;
     let arguments = words!("run --ttl 12s -k 2s a -- sh -c", script, STUBBORN);
@@ -55,7 +54,7 @@ fn when_the_renewing_thread_can_be_made_in_time_all_goes_on() {
     run.finish().assert_code(0).assert_silent();
 }
 
-/// What a process finds around it, but for what differs between any two processes.
+/// Script that prints a process's environment, except values that differ between any two processes.
 const SURROUNDINGS: &str = r#"
     use Cwd;
     sub slurp { open my $file, "<", "/proc/self/$_[0]" or return "none"; local $/; <$file> }
@@ -87,13 +86,13 @@ fn command_finds_everything_as_it_would_without_redlock() {
     let nowhere = format!("redis://127.0.0.1:{}", free_port());
     let opens = r#"exec env -u _ "$@" 3</dev/null 7</dev/null 200>/dev/zero"#;
     let look = ["perl", "-e", SURROUNDINGS];
-    // What starts COMMAND, with redlock or without.
+    // Words that start COMMAND, with redlock or without.
     for around in [
         words!("nice -n 3"),
         &[],
         words!("prlimit --nofile=200:300 --core=0 --stack=4194304"),
         &["sh", "-c", r#"umask 027; cd /; exec "$@""#, "sh"],
-        // It tells each program where that is, in the variable `_`.
+        // bash tells each program its path, in the variable `_`.
         &["bash", "-c", opens, "bash"],
         words!("chrt --batch 0"),
         words!("taskset -c 0"),
@@ -149,7 +148,7 @@ fn a_command_that_had_to_wait_finds_everything_as_it_would_without_redlock() {
     }
 }
 
-/// A search path with these directories, which are in the server's, before the usual ones.
+/// Returns a search path with these directories of the server's directory before the usual ones.
 fn search_path(redis: &Redis, directories: &[&str]) -> String {
     let full = directories.iter().map(|directory| {
         let full = redis.dir.path().join(directory);
@@ -166,7 +165,7 @@ type Tool<'a> = (&'a str, &'a str, u32);
 fn a_program_that_may_not_be_executed_or_whose_file_system_does_not_answer_is_passed_over() {
     let (two, three) = ("#!/bin/sh\necho two", "#!/bin/sh\necho three");
     let denied = ("one", "#!/bin/sh\necho one", 0o644);
-    // Without an interpreter it is the shell's.
+    // A script without an interpreter line runs in the shell.
     let plain = ("two", "echo plain $0 $@; exit 4", 0o755);
     let both = [("two", two, 0o755), ("three", three, 0o755)];
     let rows: [(&[Tool], &str, i32, &str); 6] = [
@@ -186,7 +185,7 @@ fn a_program_that_may_not_be_executed_or_whose_file_system_does_not_answer_is_pa
             fs::set_permissions(tool, fs::Permissions::from_mode(*mode)).unwrap();
         }
         let run = words!("run a -- tool x y");
-        // The second of each process: redlock itself is executed by the first of its own.
+        // The second execve of each process, because redlock itself is the first one.
         let inject = format!("inject=execve:error={error}:when=2");
         let mut run = if error.is_empty() {
             redis.redlock(run)
@@ -204,7 +203,7 @@ fn a_program_that_may_not_be_executed_or_whose_file_system_does_not_answer_is_pa
 fn when_no_process_can_be_made_the_status_is_125_and_the_lock_is_free() {
     for (error, says) in [
         ("EAGAIN", &["Resource temporarily unavailable"][..]),
-        // As glibc and as musl have it.
+        // In the words of glibc and of musl.
         ("ENOMEM", &["annot allocate memory", "Out of memory"]),
     ] {
         let redis = Redis::left_empty();
@@ -223,11 +222,11 @@ fn a_child_that_is_killed_before_it_executes_is_not_a_command_that_was_not_found
     for inject in [
         "inject=setpgid:signal=KILL",
         "inject=execve:signal=KILL:when=2",
-        // To the child another process seems to be its parent, as if redlock had died.
+        // getppid makes the child believe that redlock has died.
         "inject=getppid:retval=1",
     ] {
         let redis = Redis::left_empty();
-        // Its first execve is that of a directory which doesn't have it.
+        // The first execve tries a directory that doesn't have the program.
         let path = search_path(&redis, &["one"]);
         let mut run = traced(&redis, &["-f", "-e", inject], &["run", "a", "--", "true"]);
         let end = outcome(run.env("PATH", path));
@@ -249,7 +248,7 @@ fn command_may_be_the_first_of_a_pid_namespace_that_redlock_is_not_in() {
     unshare(&["no-such-command"]).assert_code(127);
 }
 
-/// The first process in the namespace that this unshare has made, by its pid outside.
+/// Waits for the first process in the namespace of this unshare. Returns its pid outside.
 #[track_caller]
 pub fn inside(unshare: &Running) -> i32 {
     await_some("it is in its namespace", || {
@@ -273,7 +272,7 @@ fn as_the_first_process_redlock_ends_by_a_term_while_it_connects() {
                 let name = fs::read_to_string(format!("/proc/{redlock}/comm"));
                 name.is_ok_and(|name| name == "redlock\n")
             });
-            // The first ones may come before it has begun to connect.
+            // The first signals may come before redlock has begun to connect.
             wait_until(&format!("{url} {command:?} ends"), || {
                 if is_alive(redlock) {
                     let _ = kill(Pid::from_raw(redlock), Signal::SIGTERM);
@@ -295,7 +294,7 @@ fn an_acquire_that_cannot_say_its_token_is_refused() {
         let end = outcome(&mut sh(&redis, &script));
         assert!(end.stderr.ends_with("64\n"), "{options}: {end:?}");
         end.assert_says("redlock: ");
-        // Not even for a moment.
+        // redlock doesn't take the lock even for a moment.
         assert_eq!(redis.scripts(), 0, "{options}");
         assert_nothing_left(&redis);
     }
@@ -303,7 +302,7 @@ fn an_acquire_that_cannot_say_its_token_is_refused() {
 
 #[test]
 fn the_first_process_is_kept_for_only_when_it_is_the_script_itself() {
-    // Elsewhere it would be everybody's: a lost lock would stop the whole machine.
+    // Outside a namespace, a lost lock would stop the whole machine.
     let own = some_or_return!(in_own_pids());
     let redis = Redis::left_empty();
     let script = "sh -c 'redlock acquire a --while-pid 1; echo $? >&2'; exit 0";
@@ -330,7 +329,7 @@ fn a_script_that_is_the_first_process_gives_its_lock_back_at_its_end() {
     script.expect_line("ready 1");
     ends(&redis, "run -n a -- true").assert_code(75);
     gate.open();
-    // Its keeper is killed with it, so that the trap alone releases the lock.
+    // The keeper is killed together with the script, so only the trap releases the lock.
     script.finish().assert_code(0).assert_silent();
 }
 
@@ -344,7 +343,7 @@ fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
     let mut script = Running::ready(&mut directly(&redis, &["bash", "-c", text]));
     send(keeper(&script), libc::SIGTERM);
     script.expect_line("TERM");
-    // More than a TTL later, and many times --kill-after, it still holds its lock.
+    // More than a TTL and many times --kill-after later, the script still holds its lock.
     script.await_renewals(&redis, 9);
     assert_eq!(redis.holder("a"), Some(script.pid()));
     gate.open();
@@ -358,7 +357,7 @@ fn under_a_limit_of_file_sizes_command_gets_no_signal_for_a_file_of_redlocks() {
     let limited = r#"ulimit -f 0; exec "$0" run a -c 'read go <"$HOME/gate"; exit 7'"#;
     let mut gate = Gate::new(&redis);
     let mut run = Running::start(&mut directly(&redis, &["sh", "-c", limited, REDLOCK]));
-    // With the first renewal it would write its mark.
+    // redlock would write its file with the first renewal.
     wait_until("it is renewed, or ends", || {
         redis.scripts() > 2 || run.has_ended()
     });

@@ -7,13 +7,13 @@ use serde_json::json;
 
 use crate::support::prelude::*;
 
-/// A run of a command without an end, with these options and names.
+/// Starts a run of an endless command, with these options and names.
 fn held(redis: &Redis, words: &str) -> Running {
     let mut run = redis.run(words, "echo ready; exec sleep 60");
     Running::ready(run.env("USER", "ci"))
 }
 
-/// Returns what `redlock status` with these words prints.
+/// Returns the output of `redlock status` with these words.
 fn status(redis: &Redis, words: &str) -> String {
     let end = ends(redis, &format!("status {words}"));
     end.assert_code(0).assert_silent();
@@ -29,7 +29,7 @@ fn in_json_no_lease_was_renewed_before_its_lock_was_held() {
     let redis = Redis::start();
     let now = redis.cli(&["TIME"]);
     let since = format!("{}999", now.lines().next().unwrap());
-    // The time that is left says that the lease began more than a second before.
+    // According to the remaining time, the lease began more than a second earlier.
     redis.cli(&["SET", "redlock:a", "token", "PX", "58000"]);
     let who = r#"{"host":"h","ttl":60000,"instance":"i"}"#;
     let entry = format!("1 {since} 1 1 0 held {who}");
@@ -108,12 +108,12 @@ fn watching_shows_it_again_until_a_signal_ends_it() {
     let end = watch.finish();
     end.assert_killed_by(libc::SIGINT).assert_silent();
     ends(&redis, "status --watch 500ms").assert_said(64, "put --watch=500ms");
-    // A reader that goes away is no error.
+    // A reader that closes the pipe is no error.
     let end = outcome(&mut redis.run("a", "redlock status --watch=1ms | head -n 2"));
     end.assert_code(0).assert_silent();
 }
 
-/// The last events that `status nightly` shows, without their times, and the line after them.
+/// Returns the last events in `status nightly`, without their times, and the line after them.
 fn events(redis: &Redis) -> (Vec<String>, String) {
     let text = status(redis, "nightly");
     let lines = text
@@ -209,7 +209,7 @@ fn a_lock_by_its_name_is_shown_with_lines_to_type_and_in_a_pipe_nothing_is_cut()
     let fence = redis.cli(words!("HGET {redlock:a}:state fence"));
     assert_eq!(lock["fence"].to_string(), fence);
     assert_eq!([&holder["user"], &holder["reason"]], ["ci", &long]);
-    // The screens of locks are in tests/golden.
+    // tests/golden has the screens of locks.
     let text = status(&redis, "a free");
     for line in [
         &format!("command:       sh -c 'echo ready; exec sleep 60' {long}  ({long})"),
@@ -218,7 +218,7 @@ fn a_lock_by_its_name_is_shown_with_lines_to_type_and_in_a_pipe_nothing_is_cut()
         let is_there = text.lines().any(|shown| shown == line);
         assert!(is_there, "no {line:?} in {text}");
     }
-    // What it says can be typed.
+    // Its commands can be typed.
     let mut lines = text.lines();
     let free = lines.find_map(|line| line.strip_prefix("to free it:    redlock "));
     ends(&redis, free.unwrap()).assert_code(0);
@@ -257,10 +257,10 @@ fn a_waiter_that_was_handed_the_lock_is_no_holder_before_it_confirms_that_and_no
     let _next = queued(&redis, &["run", "a", "--", "true"]);
     waiter.suspend();
     holder.end();
-    // The grant is over in a moment, and a busy machine takes longer.
+    // The grant would end in a moment, too soon for a busy machine.
     redis.cli(&["PEXPIRE", "redlock:a", "30000"]);
     let lock = &as_json(&redis, "a")[0];
-    // Nor is it free.
+    // The lock isn't free, either.
     assert!(
         lock["holders"] == json!([]) && lock["held"] == true,
         "{lock}"

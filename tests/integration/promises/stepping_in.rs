@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 
-/// The same; it ends with this status, and says this.
+/// Runs a line. Asserts its status and a part of its messages.
 #[track_caller]
 fn answers(redis: &Redis, line: &str, code: i32, text: &str) -> Outcome {
     let end = ends(redis, line);
@@ -13,7 +13,7 @@ fn answers(redis: &Redis, line: &str, code: i32, text: &str) -> Outcome {
     end
 }
 
-/// The holders, or the waiters, of "a" as `status --json` shows them.
+/// Returns the holders or the waiters of "a", from `status --json`.
 fn shown(redis: &Redis, whose: &str) -> Vec<Value> {
     let locks = json(redis, "status --json a");
     locks[0][whose].as_array().unwrap().clone()
@@ -23,12 +23,12 @@ fn id(of: &Value) -> String {
     of["id"].as_str().unwrap().to_owned()
 }
 
-/// The ids of the holders, or of the waiters, of "a".
+/// Returns the ids of the holders or the waiters of "a".
 fn ids(redis: &Redis, whose: &str) -> Vec<String> {
     shown(redis, whose).iter().map(id).collect()
 }
 
-/// The id of this holder of "a".
+/// Returns the id of this holder of "a".
 fn id_of(redis: &Redis, holder: &Running) -> String {
     let holders = shown(redis, "holders");
     let hold = holders.iter().find(|hold| hold["pid"] == holder.pid());
@@ -40,14 +40,14 @@ fn stop_ends_the_command_and_passes_the_lock_on_when_it_is_dead_and_all_sides_sa
     let redis = Redis::left_empty();
     let script = "trap 'sleep 0.3; echo cleaned; exit 3' TERM; echo ready; sleep 60 & wait";
     let mut run = Running::ready(&mut redis.run("--ttl 10m a", script));
-    // What is asked of it comes in later than its first renewal.
+    // The request arrives after the first renewal.
     wait_until("it tracks its lock", || redis.trackers() > 0);
     let waiter = Gated::queued(&redis, &["-q", "a"]);
     let whom = format!("(pid {}) to stop; \"a\" was handed over after ", run.pid());
     let stop = words!("stop --reason {} a", "hotfix first");
     let stop = outcome(&mut redis.redlock(stop));
     stop.assert_said(0, "asked ").assert_says(&whom);
-    // Its command had ended by then.
+    // The command has ended by then.
     run.expect_line("cleaned");
     run.finish_saying(79, " asked this run to stop")
         .assert_says(": hotfix first; stopping the command");
@@ -55,7 +55,7 @@ fn stop_ends_the_command_and_passes_the_lock_on_when_it_is_dead_and_all_sides_sa
     let history = json(&redis, "history --json a");
     assert_eq!(history[0]["end"], "cancelled");
     assert_eq!(history[0]["by"]["reason"], "hotfix first");
-    // People read who stopped it, and why.
+    // People can read who stopped it, and why.
     let history = ends(&redis, "history a").stdout;
     let row = history.lines().nth(1).expect("a row");
     assert!(row.contains("stopped by "), "{history}");
@@ -131,7 +131,7 @@ fn with_no_wait_stop_returns_while_the_command_still_ends() {
     answers(&redis, "stop -n a", 0, text);
     run.expect_line("asked");
     assert!(redis.is_held("a"));
-    // The same once more, until somebody doesn't want to wait for it any longer.
+    // Once more, until the caller stops waiting.
     let scripts = redis.scripts();
     let again = Running::start(&mut redis.redlock(&["stop", "a"]));
     // It looks at the lock again and again.
@@ -192,7 +192,7 @@ fn on_terminal(redis: &Redis, line: &str) -> Terminal {
     Terminal::start(redis.redlock(&words(line, &[])))
 }
 
-/// Starts `release --force a` on a terminal, up to its question.
+/// Starts `release --force a` on a terminal. Returns at its question.
 #[track_caller]
 fn asking(redis: &Redis) -> Terminal {
     let mut terminal = on_terminal(redis, "release --force a");
@@ -202,7 +202,7 @@ fn asking(redis: &Redis) -> Terminal {
     terminal
 }
 
-/// It has shown this.
+/// Asserts that the terminal has shown this text.
 #[track_caller]
 fn assert_shown(terminal: &Terminal, text: &str) {
     let shown = &terminal.shown;
@@ -292,7 +292,7 @@ fn a_suspended_waiter_whose_grant_was_forced_away_or_stopped_gives_up_when_it_go
         (&[][..], "release --force", true),
         (&[], "stop -n", true),
         (&["--slots", "1"], "stop -n", true),
-        // A waiter that polls asks before it starts its command.
+        // A waiter that polls sends a request before it starts its command.
         (&[], "stop -n", false),
     ] {
         let redis = Redis::start();
@@ -306,12 +306,12 @@ fn a_suspended_waiter_whose_grant_was_forced_away_or_stopped_gives_up_when_it_go
         waiter.suspend();
         holder.end();
         if options.is_empty() {
-            // The grant is over in a moment, and a busy machine takes longer.
+            // The grant would end in a moment, too soon for a busy machine.
             redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
         }
         let granted = &shown(&redis, "waiters")[0];
         assert!(granted["id"] == *id && granted["granted"] == true);
-        // Its command might start on a grant that is younger.
+        // Its command might start on a younger grant.
         let until = now() + Duration::from_millis(150);
         ends(&redis, &format!("{way} --id {id} --reason old a")).assert_code(0);
         if way == "release --force" {
@@ -461,7 +461,7 @@ fn stop_of_several_holders_waits_for_redis_for_as_long_as_the_longest_lease() {
     let mut stop = Running::start(&mut sh(&redis, stop));
     short.finish().assert_code(79);
     redis.stall();
-    // So many take longer than the shorter lease.
+    // This many failures take longer than the shorter lease.
     let mut in_vain = 0;
     while in_vain < 7 {
         in_vain += usize::from(stop.line().contains("no answer in time"));
@@ -477,7 +477,7 @@ fn of_several_slots_one_that_ends_is_seen_soon() {
     let redis = Redis::start();
     let start = || Running::ready(&mut redis.run("--slots 2 a", "echo ready; exec sleep 60"));
     let mut other = start();
-    // Looks at the usual pace would see it after two seconds each time; a busy machine is late now and then.
+    // At the usual pace, each check would come after two seconds. A busy machine is sometimes late.
     let is_soon = (0..10).any(|_| {
         let run = start();
         let line = format!("stop a --id {}", id_of(&redis, &run));
@@ -506,7 +506,7 @@ fn what_was_asked_of_a_holder_is_seen_by_all_until_it_has_ended() {
     let status = ends(&redis, "status a").stdout;
     assert_has(&status, &["stopping, SIGKILL in ", "(asked by ", ": hung)"]);
     answers(&redis, "run -n a -- true", 75, "stopping, SIGKILL in ").assert_says("(asked by ");
-    // The waiter is told at once.
+    // The waiter is notified at once.
     while !waiter.line().contains("stopping, SIGKILL in ") {}
     ends(&redis, "release --force --yes a").assert_code(0);
     run.signal(Signal::SIGKILL);

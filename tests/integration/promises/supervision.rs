@@ -1,6 +1,6 @@
-//! Signals, process groups and streams: what COMMAND finds, and what becomes of it.
+//! Signals, process groups and streams: COMMAND's environment, and its fate.
 //!
-//! Not tested here: a machine that was suspended, which a stopped redlock stands for.
+//! Not tested here: a suspended machine. A stopped redlock takes its place.
 
 use crate::promises::signals::{self, JOB, NoTerminal, check};
 use crate::promises::terminal::{hand_on, pid_in};
@@ -20,22 +20,22 @@ fn real_time_signals_reach_the_child_as_often_as_they_were_sent() {
     check(&redis, JOB, "ONE ~/taker 40 60", &five);
 }
 
-/// The binaries to try: that of the tests and, where `REDLOCK_BIN` names one, another, which may be
-/// linked with another C library.
+/// Returns the binaries to test: that of the tests and, if set, that of `REDLOCK_BIN`, which may be linked with another C
+/// library.
 pub fn binaries() -> Vec<String> {
     let other = std::env::var("REDLOCK_BIN").ok();
     [REDLOCK.to_owned()].into_iter().chain(other).collect()
 }
 
-/// The signals that C libraries keep for themselves: 32 and 33, and musl 34 as well.
+/// Signals that C libraries reserve: 32 and 33, and with musl also 34.
 const OF_THE_C_LIBRARY: [i32; 3] = [32, 33, 34];
 
 #[test]
 fn the_signals_of_the_c_library_reach_the_child_with_threads_and_without() {
     let redis = Redis::start();
     let script = "echo $$; exec sleep 60";
-    // Without a lock there is nothing to renew, so that no thread is started just when the signal comes: to that one the
-    // C library lets it through.
+    // Without a lock there is nothing to renew, so no thread starts just when the signal arrives. The C library would deliver
+    // the signal to that thread.
     let url = "redis://127.0.0.1:1";
     let unlocked = words!("run -q --on-unreachable run -u {} a -c", url, script);
     let locked = words!("run -v -k 100ms a -c", script);
@@ -43,14 +43,14 @@ fn the_signals_of_the_c_library_reach_the_child_with_threads_and_without() {
         for signal in OF_THE_C_LIBRARY {
             for words in [unlocked, locked] {
                 wait_until("the one before is gone", || redis.trackers() == 0);
-                // No program can catch them all, so what they do is end it.
+                // No program can catch all of these signals, so they end it.
                 let line = [&[binary.as_str()], words].concat();
                 let mut running = Running::start(&mut directly(&redis, &line));
                 let child: i32 = running.line().parse().unwrap();
-                // A C library may let them through to each thread that it makes. The one that renews listens.
+                // A C library may deliver them to each new thread. The renewing thread listens by now.
                 wait_until("it renews", || words == unlocked || redis.trackers() > 0);
                 send(running.pid(), signal);
-                // COMMAND was killed by it, and redlock was not.
+                // The signal has killed COMMAND, but not redlock.
                 let end = running.finish();
                 end.assert_exited(128 + signal);
                 assert!(words == locked || end.stderr.is_empty(), "{end:?}");
@@ -96,7 +96,7 @@ fn signals_that_mean_nothing_to_a_waiter_or_were_ignored_at_its_start_leave_it_w
     waiter.finish().assert_code(0);
 }
 
-/// A mask of these signals.
+/// Returns a mask of these signals.
 fn mask(signals: &[i32]) -> u64 {
     signals.iter().map(|signal| 1 << (signal - 1)).sum()
 }
@@ -135,7 +135,7 @@ fn signals_that_are_default_ignored_or_blocked_are_so_in_the_child_too() {
         assert_eq!(direct.len(), 5, "{direct:?}");
         assert_eq!(under, direct, "ignored: {ignored}, blocked: {blocked:x}");
     }
-    // COMMAND's status counts also where CHLD is ignored.
+    // redlock passes COMMAND's status on even if CHLD is ignored.
     let child = redis.run("a", "exit 7");
     let mut child = with_signals(child, |signal| signal == libc::SIGCHLD, 0);
     outcome(&mut child).assert_code(7);
@@ -144,7 +144,7 @@ fn signals_that_are_default_ignored_or_blocked_are_so_in_the_child_too() {
 #[test]
 fn closed_standard_streams_stay_closed_in_the_child() {
     let redis = Redis::start();
-    // What it finds goes to a file that it opens after having looked.
+    // The script opens a file for its result only after checking the streams.
     let look = r#"
         found=
         for n in 0 1 2; do [ -h /proc/$$/fd/$n ] && found="$found $n"; done
@@ -168,7 +168,7 @@ fn closed_standard_streams_stay_closed_in_the_child() {
 #[test]
 fn streams_pass_through_byte_by_byte() {
     let redis = Redis::start();
-    // More than any buffer holds, with all values and without a newline at the end.
+    // More than any buffer holds, with all byte values and without a final newline.
     let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();
     fs::write(redis.dir.path().join("all"), bytes).unwrap();
     let script = "cd; cat all | redlock run a -c 'tee /dev/stderr' 2>err | cat >out; cmp all out && cmp all err";
@@ -201,8 +201,8 @@ fn when_redlock_is_killed_the_child_dies_and_the_lock_within_its_ttl() {
 
 #[test]
 fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is_asked() {
-    // What redlock was about when it was stopped: nothing, as it had renewed its lease and looked once more; or a
-    // renewal, whose answer comes meanwhile, so that Redis isn't blamed.
+    // redlock was stopped either while idle, after a renewal and another check, or during a renewal. The reply arrives
+    // meanwhile, so redlock doesn't blame Redis.
     for is_renewing in [false, true] {
         let redis = Redis::start();
         let proxy = Proxy::with(&redis, move |request| match &*request.operation {
@@ -224,13 +224,13 @@ fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is
         await_watchdog(running.pid());
         wait_until("it sleeps", || state(running.pid()) == Some('S'));
         running.suspend();
-        // A renewal might have started another one before.
+        // Without the watchdog, which would kill COMMAND; a renewal might have started a new one before.
         send(forked_watchdog(running.pid()).unwrap(), libc::SIGKILL);
         redis.await_free("a");
         assert!(is_alive(child), "it doesn't know yet");
         // Longer than a busy machine keeps a process from waking.
         std::thread::sleep(Duration::from_secs(2));
-        // From here on no question is answered.
+        // From here on Redis answers nothing.
         redis.stall();
         running.signal(Signal::SIGCONT);
         wait_until("the child is dead", || !is_alive(child));
@@ -242,7 +242,7 @@ fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is
 
 #[test]
 fn a_renewal_in_time_counts_though_redlock_hears_of_it_late_or_together_with_a_signal() {
-    // A busy machine may let the thread that decides wait, and the one that renews not.
+    // A busy machine may delay the thread that decides, but not the one that renews.
     side_by_side([None, Some(Signal::SIGUSR1)], |meanwhile| {
         let redis = Redis::start();
         let mut gate = Gate::new(&redis);
@@ -250,7 +250,7 @@ fn a_renewal_in_time_counts_though_redlock_hears_of_it_late_or_together_with_a_s
         let words = words!("run --ttl 8s -k 0s a -c", script);
         let mut running = Running::ready(&mut redis.redlock(words));
         redis.await_calls("pexpire", 1);
-        // Twice that is more than a lease, and with a third of a lease before the first, it is less.
+        // Twice this delay is more than a lease; once, with a third of a lease before it, is less.
         let late = words!("-e inject=poll,ppoll:delay_exit=4100000 -o /dev/null");
         let mut strace = attach_strace(running.pid(), late);
         for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! What goes wrong and comes right within the lease, COMMAND doesn't notice.
+//! COMMAND doesn't notice failures that are over within the lease.
 
 use std::sync::mpsc::channel;
 
@@ -6,10 +6,10 @@ use crate::promises::trouble::{encrypted, self_signed};
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 
-/// A COMMAND that ends when a file appears in its home directory.
+/// Script of a COMMAND that ends when a file appears in its home directory.
 const UNTIL_GO: &str = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
 
-/// A run of the lock "a", at its `ready` line.
+/// Starts a run of the lock "a". Returns at its `ready` line.
 fn run(redis: &Redis, options: &str) -> Running {
     Running::ready(&mut redis.run(&format!("{options} a"), UNTIL_GO))
 }
@@ -19,7 +19,7 @@ fn go(redis: &Redis) {
     std::fs::write(redis.dir.path().join("go"), "").unwrap();
 }
 
-/// The run renews at least once more, still has its token, and ends well and silently.
+/// Asserts that the run renews at least once more, still has its token, and ends well and silently.
 #[track_caller]
 fn assert_goes_on(redis: &Redis, run: Running, token: &str) {
     redis.await_renewals("a", 1);
@@ -48,7 +48,7 @@ fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
     let proxy = Proxy::new(&redis);
     let run = run(&redis, &format!("-u {} -q --ttl 12s -k 1s", proxy.url()));
     let token = redis.cli(&["GET", "redlock:a"]);
-    // It is suspended when a renewal comes, and for as long as the stall is to last.
+    // The server is suspended when a renewal arrives, for the length of the stall.
     let (pid, (renewals, renewal)) = (redis.pid(), channel());
     proxy.set_hook(move |request| {
         if request.operation == "renew" && renewals.send(()).is_ok() {
@@ -63,7 +63,7 @@ fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
     assert_goes_on(&redis, run, &token);
 }
 
-/// A run of the lock "a" with these options, whose standard error is its standard output.
+/// Starts a run of the lock "a" with these options and stderr joined with stdout.
 fn heard(redis: &Redis, settings: &str, options: &str) -> Running {
     let line = format!("{settings} exec redlock run {options} a -c \"$0\" 2>&1");
     Running::ready(&mut directly(redis, &["sh", "-c", &line, UNTIL_GO]))
@@ -127,11 +127,11 @@ fn dropped_connections_and_flushed_scripts_are_not_noticed() {
 
 #[test]
 fn a_renewal_that_is_held_up_or_lost_is_not_noticed_however_long_the_connect_timeout_is() {
-    // Half of a lease without an answer is worth a word.
+    // A run reports half a lease without a reply.
     for (action, options) in [
         (Action::Stall(Duration::from_millis(60)), "--ttl 18s"),
         (Action::Stall(Duration::from_secs(3)), "-q --ttl 12s"),
-        // Its connection stays open.
+        // The connection stays open.
         (
             Action::LoseRequest,
             "-q --ttl 12s REDLOCK_REDIS_TIMEOUT=24s",
@@ -149,11 +149,11 @@ fn a_renewal_that_is_held_up_or_lost_is_not_noticed_however_long_the_connect_tim
     }
 }
 
-/// Whether there is a connection to this port that is kept alive, by probes after at most 30 s of silence.
+/// Returns true if a connection to this port has keepalive, with probes after at most 30 s of silence.
 fn is_kept_alive(port: u16) -> bool {
     let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
     connections.lines().any(|line| {
-        // The number, both addresses, the state, the queues, and a timer with its hundredths of a second.
+        // Fields: number, both addresses, state, queues, and a timer in hundredths of a second.
         let fields: Vec<&str> = line.split_whitespace().collect();
         let is_to_port = fields[2].ends_with(&format!(":{port:04X}")) && fields[3] == "01";
         let timer = fields[5].strip_prefix("02:");
@@ -210,7 +210,7 @@ fn a_renewal_that_is_due_while_the_lock_is_being_checked_comes_after_that() {
     });
     let run = run(&redis, &format!("-q -u {} --ttl 9s -k 100ms", proxy.url()));
     let token = redis.cli(&["GET", "redlock:a"]);
-    // Each change of the key is followed by a check, so that one is nearly always under way.
+    // Each change of the key causes a check, so that one is nearly always under way.
     let renewals = proxy.answered("renew");
     wait_until("it is renewed all the same", || {
         redis.cli(&["SET", "redlock:a", &token, "XX", "KEEPTTL"]);

@@ -1,15 +1,15 @@
-//! Leases are counted on a clock that goes on while the machine is suspended. No test can suspend it, but the
-//! kernel tells which clock a timer is on, and in a time namespace that one alone is ahead of the others.
+//! The clock of leases runs while the machine is suspended. No test can suspend the machine, but the kernel names the clock of
+//! each timer. In a time namespace that clock alone is ahead of the others.
 
 use crate::support::prelude::*;
 
-/// `CLOCK_BOOTTIME`, as the kernel names it.
+/// `CLOCK_BOOTTIME`, in the kernel's words.
 const RUNS_IN_SUSPEND: &str = "clockid: 7";
 
-/// A namespace in which the machine has been suspended for eleven days.
+/// Enters a namespace in which the machine seems to have been suspended for eleven days.
 const AFTER_SUSPEND: &str = "unshare --fork --kill-child --time --boottime 1000000";
 
-/// What the kernel says of each timer of a process.
+/// Returns the kernel's text about each timer of a process.
 fn timers(pid: i32) -> Vec<String> {
     let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
     let texts = files.flatten().map(|file| fs::read_to_string(file.path()));
@@ -17,7 +17,7 @@ fn timers(pid: i32) -> Vec<String> {
     texts.flatten().filter(is_timer).collect()
 }
 
-/// The seconds until a timer goes off; none where it isn't set.
+/// Returns the seconds until a timer expires; 0 if it isn't set.
 fn seconds_left(timer: &str) -> u64 {
     let (_, value) = timer.split_once("it_value: (").unwrap();
     value.split(',').next().unwrap().parse().unwrap()
@@ -38,12 +38,12 @@ fn leases_are_timed_on_the_clock_that_runs_while_the_machine_is_suspended() {
         );
         let mut holder = Running::start(&mut directly(&redis, &[&before[..], run].concat()));
         let pid: i32 = holder.line().trim().parse().unwrap();
-        // The next renewal is due after half a minute, by that clock.
+        // By that clock, the next renewal is due after half a minute.
         wait_until("it sleeps until the renewal after the first", || {
             let timers = timers(pid);
             let run_in_suspend = timers.iter().all(|timer| timer.contains(RUNS_IN_SUSPEND));
             assert!(run_in_suspend && timers.len() < 2, "{timers:?}");
-            // COMMAND may speak before redlock has its timer.
+            // COMMAND may print before redlock has set its timer.
             let timer = timers.first();
             timer.is_some_and(|timer| (20..=30).contains(&seconds_left(timer)))
         });

@@ -11,17 +11,17 @@ fn job(all: &Replicated, label: &str, options: &[&str]) -> Gated {
     Gated::labelled(label, all.home.path(), run)
 }
 
-/// Starts a run; the words are those of redlock.
+/// Starts a run with these words of redlock.
 fn run(all: &Replicated, words: &[&str]) -> Running {
     Running::start(&mut all.redlock(words))
 }
 
-/// What is left of the lease of "a" at a server, in milliseconds.
+/// Returns the rest of the lease of "a" at a server, in milliseconds.
 fn left(server: &Redis) -> i64 {
     server.cli(&["PTTL", "redlock:a"]).parse().unwrap()
 }
 
-/// Has the primary let a replica in again.
+/// Lets the primary accept a replica again.
 fn connect(all: &Replicated, replica: usize) {
     let user = format!("server-{replica}");
     all.servers[0].cli(&["ACL", "SETUSER", &user, "on"]);
@@ -30,7 +30,7 @@ fn connect(all: &Replicated, replica: usize) {
     });
 }
 
-/// `host:port` of a server.
+/// Returns `host:port` of a server.
 fn address(all: &Replicated, number: usize) -> String {
     format!("127.0.0.1:{}", all.servers[number].port)
 }
@@ -53,17 +53,17 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
         assert!(!end.stdout.contains("ran"), "{command}");
         all.servers[0].await_free("a");
     }
-    // One that is never to follow the primary doesn't count.
+    // redlock doesn't wait for a replica that must never be promoted.
     all.servers[2].cli(&["CONFIG", "SET", "replica-priority", "0"]);
     let sync = words!("run -q -w 1s REDLOCK_SYNC=all a -- true");
     let runs = |all: &Replicated| outcome(&mut all.redlock(sync)).code() == Some(0);
     wait_until("it doesn't count any more", || runs(&all));
-    // Nor does its confirmation count for one that could.
+    // The confirmation of that replica doesn't replace that of another one.
     connect(&all, 2);
     all.cut_replication(0, 1);
     outcome(&mut all.redlock(sync)).assert_said(69, &address(&all, 1));
     connect(&all, 1);
-    // Nor does one that is dead, once the sentinels know it.
+    // redlock doesn't wait for a dead replica once the sentinels know of its death.
     all.set_patient(true);
     all.servers[1].kill();
     assert!(!runs(&all), "a replica that just died is left out");
@@ -91,15 +91,15 @@ fn with_sync_status_shows_no_holder_before_the_replicas_have_its_grant() {
     });
     run.signal(Signal::SIGTERM);
     run.finish();
-    // A script's lock has no run that renews it.
+    // No run renews a script's lock.
     outcome(&mut all.redlock(&["acquire", "REDLOCK_SYNC=2", "a"])).assert_code(0);
     let lock = json();
     let holders = lock["holders"].as_array().map(Vec::len);
     assert_eq!(holders, Some(1), "{lock}");
 }
 
-/// Waits until all sentinels list server 0 as a replica with such flags and such a role, and has a run wait for each replica
-/// that counts.
+/// Waits until all sentinels list server 0 as a replica with matching flags and role. Then asserts that a run with
+/// `REDLOCK_SYNC=all` succeeds.
 #[track_caller]
 fn assert_runs_when_listed(all: &Replicated, is_meant: fn(&str, &str) -> bool) {
     let port = all.servers[0].port.to_string();
@@ -122,7 +122,7 @@ fn with_sync_all_a_former_primary_is_not_waited_for_before_it_follows_be_it_dead
     all.settle(0);
     all.servers[0].kill();
     let primary = all.primary_after(0);
-    // From now on nobody finds it down again, or not before the leases have ended.
+    // From now on no sentinel finds it down again, or not before the leases have ended.
     all.set_patient(true);
     assert_runs_when_listed(&all, |flags, _| !flags.contains("s_down"));
     wait_until("the holder renews its lease there", || {
@@ -130,7 +130,7 @@ fn with_sync_all_a_former_primary_is_not_waited_for_before_it_follows_be_it_dead
     });
     holder.end();
     all.start_again(0);
-    // Nobody demotes it.
+    // No sentinel can demote it.
     let rules = words!("ACL SETUSER sentinel -slaveof -replicaof");
     assert_eq!(all.servers[0].cli(rules), "OK");
     assert_runs_when_listed(&all, |flags, role| flags == "slave" && role == "master");
@@ -145,7 +145,7 @@ fn with_sync_all_a_run_that_begins_while_the_primary_is_replaced_waits_for_the_n
     all.servers[0].kill();
     let sync = words!("REDLOCK_SYNC=all run --ttl 60s a -- echo ran");
     let waits = run(&all, sync);
-    // Not for long.
+    // With a short timeout, a run gives up instead.
     let began = now();
     let hasty = words!("run -n REDLOCK_SYNC=all REDLOCK_REDIS_TIMEOUT=500ms --ttl 60s a -- true");
     run(&all, hasty).finish().assert_code(69);
@@ -159,7 +159,7 @@ fn with_sync_all_a_run_that_begins_while_the_primary_is_replaced_waits_for_the_n
 #[test]
 fn with_sync_a_run_waits_for_a_replica_and_requests_its_grant_again_after_a_ttl_with_a_new_fence() {
     let all = Replicated::start();
-    // With 1, none follows, as just after a failover.
+    // With 1, no replica follows, as just after a failover.
     for sync in ["all", "1"] {
         all.cut_replication(0, 2);
         if sync == "1" {
@@ -210,7 +210,7 @@ fn with_sync_all_a_renewal_or_extension_that_a_replica_does_not_have_moves_no_de
             all.servers[0].trackers() > 0
         });
         all.cut_replication(0, 2);
-        // The last renewal that counts was sent before that, and the next one is due in three seconds.
+        // The last valid renewal was sent before that, and the next one is due in three seconds.
         let cut = now();
         fs::write(&go, "").unwrap();
         holder.expect_line("extended");
@@ -251,7 +251,7 @@ fn with_sync_all_the_holder_goes_on_whichever_replica_is_promoted() {
     let holder = job(&all, "holder", &sync).ready();
     let mut waiter = job(&all, "waiter", &sync);
     waiter.run.wait_until_queued(&all.servers[0]);
-    // The lock is there; its renewals aren't any more. A replica that is cut off for nine seconds isn't promoted.
+    // The replica has the lock, but no renewals any more. A replica that was cut off for nine seconds isn't promoted.
     all.settle(0);
     all.cut_replication(0, 2);
     wait_until("it is renewed where that counts for nothing", || {
@@ -286,7 +286,7 @@ fn a_primary_whose_clock_is_ahead_grants_nothing_before_the_command_ends_by_the_
     waiter.run.wait_until_queued(&all.servers[0]);
     waiter.open();
     all.settle(0);
-    // From now on the holder reaches nobody.
+    // From now on the holder reaches no server.
     for proxy in &proxied.proxies {
         proxy.vanish();
     }

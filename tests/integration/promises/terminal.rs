@@ -1,4 +1,4 @@
-//! On a terminal redlock and COMMAND are one job: keys, job control and hang-up work as without.
+//! redlock and COMMAND are one job on a terminal: keys, job control and hang-up work as without redlock.
 
 use nix::sys::signal::killpg;
 use nix::unistd::Pid;
@@ -12,25 +12,24 @@ pub const CTRL_C: &str = "\x03";
 pub const CTRL_Z: &str = "\x1a";
 pub const CTRL_BACKSLASH: &str = "\x1c";
 
-/// Starts a command at the head of a session on a terminal, as in `ssh -t host …`. It finds the counting program in
-/// `$COUNTER`.
+/// Starts a command at the head of a session on a terminal, as in `ssh -t host …`. `$COUNTER` is the counting program.
 pub fn on_terminal(redis: &Redis, words: &[&str]) -> Terminal {
     let mut command = directly(redis, words);
     command.env("PS1", "").env("COUNTER", COUNTER);
     Terminal::start(command)
 }
 
-/// An interactive shell with job control, in which redlock knows its server.
+/// Starts an interactive shell with job control, in which redlock knows its server.
 pub fn shell(redis: &Redis) -> Terminal {
     on_terminal(redis, words!("bash --norc --noprofile --noediting -i"))
 }
 
-/// The pid in a line such as `child ready 4711`.
+/// Returns the pid in a line such as `child ready 4711`.
 pub fn pid_in(line: &str) -> i32 {
     line.rsplit([' ', ':']).next().unwrap().parse().unwrap()
 }
 
-/// Returns the parent of a process and its group; 0 where it has ended.
+/// Returns the parent of a process and its group; 0 if the process has ended.
 fn stat(pid: i32) -> (i32, i32) {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
     let stat = String::from_utf8_lossy(&stat).into_owned();
@@ -52,12 +51,12 @@ pub fn is_stopped(pid: i32) -> bool {
     state(pid) == Some('T')
 }
 
-/// Whether a redlock is at work again, so that a TSTP is an event for it and doesn't stop it alone.
+/// Returns true if a redlock is at work again, so that it handles a TSTP instead of being stopped alone.
 pub fn reads_stops(redlock: i32) -> bool {
     !is_stopped(redlock) && blocks(redlock, libc::SIGTSTP)
 }
 
-/// Frees the lock "a" of another client, and wakes whoever waits for it.
+/// Frees the lock "a" of another client, and wakes its waiters.
 pub fn hand_on(redis: &Redis) {
     redis.cli(&["DEL", "redlock:a"]);
     redis.cli(&["PUBLISH", &redis.cli(&["PUBSUB", "CHANNELS"]), "free"]);
@@ -79,7 +78,7 @@ fn the_child_shares_the_foreground_group_and_without_a_terminal_leads_its_own() 
 fn a_command_that_stops_itself_gives_the_prompt_back_and_goes_on_with_its_job() {
     let redis = Redis::start();
     let stops = "-c 'echo ready $$; kill -TSTP $$; echo went on'";
-    // As a shell does that suspends itself: it leads a process group of its own.
+    // Like a shell that suspends itself, it leads a process group of its own.
     let suspends =
         r#"-- perl -e '$| = 1; setpgrp; print "ready $$\n"; kill STOP => $$; print "went on\n"'"#;
     for (command, is_by_fg) in [(stops, true), (stops, false), (suspends, true)] {
@@ -90,13 +89,13 @@ fn a_command_that_stops_itself_gives_the_prompt_back_and_goes_on_with_its_job() 
         let child = pid_in(&terminal.line("ready"));
         let redlock = parent(child);
         let status = terminal.line("status:");
-        // As a shell names a job that was stopped by STOP or TSTP.
+        // The status that a shell reports for a job stopped by STOP or TSTP.
         assert!(["status:147", "status:148"].contains(&status.as_str()));
         assert!(is_stopped(child) && is_stopped(redlock));
         if is_by_fg {
             terminal.type_in("fg; echo status:$?\n");
         } else {
-            // What `bg`, or another process that knows the job, sends.
+            // Sent by `bg`, or by another process that knows the job.
             send(-redlock, libc::SIGCONT);
         }
         terminal.line("went on");
@@ -114,7 +113,7 @@ fn a_command_that_another_process_stops_or_its_child_that_is_stopped_stops_no_ot
     // redlock would have stopped within the pause.
     let steps = "STOP@command pause CONT@command USR1@redlock =USR1";
     check(&redis, JOB, "ONE COUNTS USR1", steps);
-    // redlock's business is COMMAND; a shell within it may have its own jobs.
+    // redlock watches only COMMAND, because a shell within it may have its own jobs.
     let line = "ONE sh -c '~/counter other & kill -STOP $!; exec COUNTS USR1'";
     let steps = "USR1@redlock =USR1 TERM@redlock >143";
     check(&redis, Head, line, steps);
@@ -123,7 +122,7 @@ fn a_command_that_another_process_stops_or_its_child_that_is_stopped_stops_no_ot
 #[test]
 fn what_withstands_ctrl_z_is_dead_when_its_lease_ends() {
     let redis = Redis::start();
-    // The terminal doesn't stop a process in another session, nor a COMMAND that ignores the key.
+    // The terminal stops neither a process in another session nor a COMMAND that ignores the key.
     for text in [
         "setsid sh -c 'echo working $$; exec sleep 60' & wait",
         "trap '' TSTP; echo working $$; exec sleep 60",
@@ -203,7 +202,7 @@ fn after_a_command_that_redlock_ended_the_terminal_has_its_modes_again() {
         assert_eq!(after, before, "{options} {step_in:?}");
         terminal.finish();
     }
-    // A COMMAND that ends by itself may have changed them on purpose.
+    // A COMMAND that ends by itself may have changed the modes on purpose.
     let mut terminal = shell(&redis);
     terminal.type_in("redlock run -q a -- stty -echo; stty -a; exit\n");
     terminal.wait_until("the mode that COMMAND has set", |shown| {
@@ -215,7 +214,7 @@ fn after_a_command_that_redlock_ended_the_terminal_has_its_modes_again() {
 #[test]
 fn beside_another_program_on_the_terminal_its_modes_are_left_alone() {
     let redis = Redis::start();
-    // In the background of a script, and at the left of a pipeline, somebody else sets the modes meanwhile.
+    // In the background of a script, or at the left of a pipeline, another program sets the modes meanwhile.
     for elsewhere in ["</dev/null", "| cat"] {
         let script = format!(
             r#"stty -echo; redlock run -q -t 5s a -- sh -c 'stty echo </dev/tty; exec sleep 60' {elsewhere}; echo "after $(stty -a | grep -o -- '-*echo\b')""#
@@ -226,7 +225,7 @@ fn beside_another_program_on_the_terminal_its_modes_are_left_alone() {
     }
 }
 
-/// COMMAND of a run with a short lease under a shell, and its redlock.
+/// Starts a run with a short lease in a shell. Returns the pids of COMMAND and its redlock.
 fn job(redis: &Redis, terminal: &mut Terminal, command: &str) -> (i32, i32) {
     script(redis.dir.path(), "command", command);
     terminal.type_in("redlock run --ttl 6s -k 1s a -- ~/command\n");
@@ -238,7 +237,7 @@ fn job(redis: &Redis, terminal: &mut Terminal, command: &str) -> (i32, i32) {
 fn a_command_that_is_stopped_and_continued_by_its_own_pid_works_under_the_lock() {
     let redis = Redis::start();
     let mut terminal = shell(&redis);
-    // A COMMAND that reads from the terminal would be stopped again, as it is in the background now.
+    // The kernel would stop a COMMAND that reads from the terminal again, because it is in the background now.
     let text = "#!/bin/sh\necho ready $$\nexec sleep 50\n";
     let (command, redlock) = job(&redis, &mut terminal, text);
     let is_at_work = || matches!(state(command), Some('R' | 'S' | 'D'));
@@ -249,15 +248,15 @@ fn a_command_that_is_stopped_and_continued_by_its_own_pid_works_under_the_lock()
         is_stopped(redlock) || redis.calls("evalsha") > renewals
     });
     send(command, libc::SIGCONT);
-    // A renewal may have been under way. If the machine is too slow for another one, the command is dead in
-    // time, though nobody may have reaped it.
+    // A renewal may have been under way. If the machine is too slow for another one, the command is dead in time, though
+    // perhaps not reaped yet.
     let renewals = redis.calls("evalsha");
     wait_until("the lease is renewed, or the command is dead", || {
         let is_free = redis.holder("a").is_none();
         assert!(!(is_free && is_at_work()), "it works without the lock");
         is_free || redis.calls("evalsha") > renewals + 1
     });
-    // With all of their group, unless they have ended.
+    // Kills their whole group, unless all have ended.
     let _ = killpg(Pid::from_raw(redlock), Signal::SIGKILL);
 }
 
@@ -272,7 +271,7 @@ fn processes_of_a_suspended_command_work_under_the_lock() {
     let beside = r#"at=$(wc -l <"$HOME/beats"); sleep 1
         [ "$(wc -l <"$HOME/beats")" = "$at" ] || echo beside"#;
     let second = outcome(&mut redis.run("-w 8s a", beside));
-    // With all of their group.
+    // Kills their whole group.
     send(-redlock, libc::SIGKILL);
     assert_eq!(second.stdout, "", "two are at work at once: {second:?}");
 }

@@ -1,9 +1,8 @@
-//! COMMAND's tree: COMMAND and all that it started, in whatever group or session, and nothing else.
-//! It is what `--with-children` waits for, what a stop asks to end, and what a kill leaves nothing of.
+//! COMMAND's tree: COMMAND and its descendants in any process group or session, and nothing else. `--with-children` waits for
+//! the tree, a stop signals all of it, and a kill leaves nothing of it.
 //!
-//! The tests of what may not be signalled need root, and a temporary directory where setuid programs
-//! count; elsewhere they check nothing. That a script was killed, its keeper learns from Linux 6.15
-//! on.
+//! The tests of processes that redlock may not signal need root, and a temporary directory that permits setuid programs;
+//! otherwise they check nothing. Since Linux 6.15 a keeper learns that its script was killed.
 
 use nix::fcntl::{Flock, FlockArg};
 
@@ -12,7 +11,7 @@ use crate::promises::terminal::{on_terminal, parent, pid_in};
 use crate::support::prelude::*;
 use crate::support::proxy::Proxy;
 
-/// A Perl program that says `ready` and its pid, cleans up when it gets a TERM, and says so.
+/// A Perl program that prints `ready` and its pid, and cleans up on SIGTERM, which it reports.
 const CLEANER: &str = r#"
     $| = 1;
     $SIG{TERM} = sub { print "cleaned\n"; exit 0 };
@@ -20,7 +19,7 @@ const CLEANER: &str = r#"
     sleep 1 for 1 .. 50;
 "#;
 
-/// One that says `ready` and its pid, is deaf to TERM and HUP, and ends after a while.
+/// A Perl program that prints `ready` and its pid, ignores TERM and HUP, and ends after a while.
 const DEAF: &str = r#"
     $| = 1;
     $SIG{TERM} = $SIG{HUP} = "IGNORE";
@@ -28,8 +27,7 @@ const DEAF: &str = r#"
     sleep 50;
 "#;
 
-/// One that says `ready` and its pid, says `asked` when it gets a TERM, and ends when the file exists
-/// that its argument names.
+/// A Perl program that prints `ready` and its pid, prints `asked` on SIGTERM, and ends when the file in its argument exists.
 const SLOW: &str = r#"
     $| = 1;
     $SIG{TERM} = sub { print "asked\n" };
@@ -38,8 +36,7 @@ const SLOW: &str = r#"
     select(undef, undef, undef, 0.01) until -e $ARGV[0] || time > $limit;
 "#;
 
-/// A run with these options whose COMMAND is a script; `$1` is a program in it, and `$2` the path of
-/// a file.
+/// Starts a run with these options whose COMMAND is a script; `$1` is a program for it, and `$2` the path of a file.
 fn script(redis: &Redis, options: &[&str], script: &str, program: &str) -> Running {
     let file = redis.dir.path().join("go");
     let words = ["sh", "-c", script, "sh", program, file.to_str().unwrap()];
@@ -47,7 +44,7 @@ fn script(redis: &Redis, options: &[&str], script: &str, program: &str) -> Runni
     Running::start(&mut redis.redlock(&arguments))
 }
 
-/// A process that a test has stopped, and that would stay so for ever if redlock left it.
+/// A process that a test has stopped; killed when dropped, in case redlock leaves it stopped for ever.
 struct Stopped(i32);
 
 impl Stopped {
@@ -67,7 +64,7 @@ impl Drop for Stopped {
     }
 }
 
-/// The pids that COMMAND and a program of its say, in whatever order: `command` and `ready`.
+/// Reads the pids that COMMAND and one of its programs print in any order, after `command` and `ready`.
 #[track_caller]
 fn both(running: &mut Running) -> (i32, i32) {
     let (mut command, mut ready) = (None, None);
@@ -82,11 +79,11 @@ fn both(running: &mut Running) -> (i32, i32) {
     (command.unwrap(), ready.unwrap())
 }
 
-/// Options of a lock that is renewed every seven seconds, and of which a renewal may be 13 seconds late.
+/// Options of a lock that is renewed every seven seconds, with renewals that may be 13 seconds late.
 const RENEWED_OFTEN: &str = "--ttl 22s -k 2s --with-children";
 
-/// Runs a shell that becomes redlock while a logger of its own reads what COMMAND writes; the logger writes what it has got
-/// into the file "log", when it has got all.
+/// Script of a shell that becomes redlock, while its logger reads COMMAND's output. The logger writes everything to the file
+/// "log" at the end.
 const LOGGED: &str = r#"exec redlock run --ttl 120s -k 60s OPTIONS > >(
     trap 'echo killed >>"$HOME/log"' TERM HUP INT
     while read -r line; do lines="$lines$line."; done; echo "$lines" >>"$HOME/log")"#;
@@ -107,7 +104,7 @@ fn a_child_of_the_shell_before_is_neither_stopped_with_command_nor_waited_for() 
             wait_until("COMMAND is at work", || out.exists());
             run.signal(Signal::SIGTERM);
         }
-        // Long before its minute is over, or this would never end.
+        // The end comes long before the minute of --kill-after is over, or this would never end.
         run.finish().assert_code(code);
         let log = || fs::read_to_string(redis.dir.path().join("log")).unwrap_or_default();
         wait_until("the logger has got all", || log().ends_with(".\n"));
@@ -117,12 +114,12 @@ fn a_child_of_the_shell_before_is_neither_stopped_with_command_nor_waited_for() 
 
 #[test]
 fn a_process_from_before_or_one_that_an_earlier_daemon_starts_is_neither_killed_nor_waited_for() {
-    // When the gate is opened, a daemon starts a process in this way, and says its pid.
+    // When the gate opens, a daemon starts a process in this way, and prints its pid.
     let daemon = r#"(read go <"$HOME/gate"; (WAY sleep 50 >/dev/null 2>&1 & echo bystander $!)) &"#;
     let [plain, setsid, bare] = ["", "setsid", "env -i"].map(|way| daemon.replace("WAY", way));
-    // The process is there before, and its parent ends meanwhile.
+    // The process exists before, and its parent ends meanwhile.
     let before = r#"(sleep 50 >/dev/null 2>&1 & read go <"$HOME/gate"; echo bystander $!) &"#;
-    // Its name is no text any more as the kernel cuts that.
+    // The kernel cuts this name within a character, so that it isn't UTF-8 any more.
     let named = r#"cp /bin/sleep "$HOME/nettoyage-données"; "$HOME/nettoyage-données" 50 >/dev/null 2>&1 &
         (read go <"$HOME/gate"; echo bystander $!) &"#;
     for (starts, options, code) in [
@@ -136,7 +133,7 @@ fn a_process_from_before_or_one_that_an_earlier_daemon_starts_is_neither_killed_
     ] {
         let redis = Redis::start();
         let mut gate = Gate::new(&redis);
-        // The kernel tells the starts of processes in hundredths of a second.
+        // The kernel reports the starts of processes in hundredths of a second.
         let script = format!(
             "{starts}\nsleep 0.05; exec redlock run {options} a -- sh -c 'echo command $$; exec sleep 50' 2>&1"
         );
@@ -161,7 +158,7 @@ fn a_process_from_before_or_one_that_an_earlier_daemon_starts_is_neither_killed_
 fn an_orphan_of_the_command_is_its_work_beside_an_earlier_daemon_whatever_it_drops() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
-    // Its parent has ended before redlock could look, and nothing but a limit tells where it is from.
+    // The orphan's parent ended before redlock could scan, so only a resource limit shows its origin.
     let script = r#"(read go <"$HOME/gate") & exec redlock run -k 60s --with-children a -- sh -c '
         (setsid env -i sh -c "echo ready \$\$; exec sleep 50" &); echo command $$'"#;
     let mut run = Running::start(&mut sh(&redis, script));
@@ -180,7 +177,7 @@ fn after_a_stop_the_lock_is_held_until_the_last_of_the_tree_has_ended_and_was_re
     for (how, code) in [
         (r#"echo command $$; exec perl -e "$1" "$2""#, 0),
         (r#"perl -e "$1" "$2" & echo command $$; exec sleep 50"#, 143),
-        // The shell has waited for its parent when it says its own pid.
+        // The shell prints its pid only after the parent of the program has ended.
         (
             r#"(perl -e "$1" "$2" & exit 0); echo command $$; exec sleep 50"#,
             143,
@@ -193,7 +190,7 @@ fn after_a_stop_the_lock_is_held_until_the_last_of_the_tree_has_ended_and_was_re
         run.expect_line("asked");
         assert!(redis.is_held("a") && is_alive(last), "{how}");
         fs::write(redis.dir.path().join("go"), "").unwrap();
-        // Or it would be noticed after a minute.
+        // Without a notification, redlock would notice only after a minute.
         redis.await_free("a");
         assert!(is_gone(last), "free, but it is {:?}", state(last));
         run.finish().assert_code(code).assert_silent();
@@ -205,7 +202,7 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     let redis = Redis::start();
     let file = redis.dir.path().join("go");
     let trace = redis.dir.path().join("trace");
-    // COMMAND ends at once; the other one of its group takes its time, and a signal comes meanwhile.
+    // COMMAND ends at once; the other process of its group takes its time, and a signal arrives meanwhile.
     let command = r#"perl -e "$1" "$2" & echo command $$; exec sleep 50"#;
     let (log, file) = (trace.to_str().unwrap(), file.to_str().unwrap());
     let strace = words!(
@@ -250,8 +247,8 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
 
 #[test]
 fn a_tree_that_keeps_forking_is_dead_when_redlock_ends() {
-    // Each process of the chain is in a separate session, and its parent is gone. All of them have
-    // the locked file open. The chain exits after a while.
+    // Each process of the chain has a session of its own, and its parent has ended. All of them have the locked file open. The
+    // chain ends after a while.
     let chain = r#"
         use POSIX ();
         use Fcntl ":flock";
@@ -289,7 +286,7 @@ fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grac
     let redis = Redis::left_empty();
     let own_session = r#"setsid perl -e "$1" & exec sleep 50"#;
     let orphan = r#"(setsid perl -e "$1" & exit 0); exec sleep 50"#;
-    // As the shell's job control does it.
+    // As the job control of a shell does.
     let own_group = r#"perl -e 'setpgrp; exec @ARGV' perl -e "$1" & exec sleep 50"#;
     for (detached, is_stopped, code) in [
         (own_session, false, 143),
@@ -297,7 +294,7 @@ fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grac
         (own_group, false, 143),
         (own_session, true, 143),
         (own_session, false, 124),
-        // COMMAND itself.
+        // The stopped process is COMMAND itself.
         (r#"exec perl -e "$1""#, true, 0),
     ] {
         let limit: &[&str] = if code == 124 { &["-t", "6s"] } else { &[] };
@@ -323,7 +320,7 @@ fn a_process_that_a_daemon_of_a_killed_script_starts_on_sigterm_is_stopped() {
     let rest = format!("sh -c '{daemon}' & wait");
     let mut running = after("", &redis, "--ttl 12s -k 4s", &rest);
     let daemon = running.pid_after("daemon");
-    // The keeper has looked for the daemon with the first of these.
+    // The keeper has scanned for the daemon with the first renewal.
     redis.await_renewals("a", 2);
     running.signal(Signal::SIGKILL);
     let started = running.pid_after("started");
@@ -347,10 +344,10 @@ fn a_process_that_a_script_starts_on_sigterm_is_killed_with_it() {
     running.finish();
 }
 
-/// A descendant that waits at the gate, without the standard streams.
+/// Script of a descendant that waits at the gate, without the standard streams.
 const AT_THE_GATE: &str = r#"sh -c 'echo $$ >"$HOME/pid"; read go <"$HOME/gate"' >/dev/null 2>&1"#;
 
-/// The pid of the one that waits at the gate.
+/// Waits for the descendant at the gate. Returns its pid.
 #[track_caller]
 fn at_the_gate(redis: &Redis) -> i32 {
     let path = redis.dir.path().join("pid");
@@ -365,7 +362,7 @@ fn with_children_the_lock_of_a_run_or_a_script_is_held_until_the_last_descendant
     crate::support::among_own_processes!();
     let bare = format!("env -i HOME=\"$HOME\" {AT_THE_GATE} &");
     let background = format!("{AT_THE_GATE} &");
-    // Its parent has ended long before COMMAND.
+    // The parent of this process has ended long before COMMAND.
     let daemon = format!("(cd / && setsid {AT_THE_GATE} & exit 0)");
     let rows = [
         (false, &background),
@@ -379,7 +376,7 @@ fn with_children_the_lock_of_a_run_or_a_script_is_held_until_the_last_descendant
     side_by_side(rows, |(is_script, how)| {
         let redis = Redis::left_empty();
         let mut gate = Gate::new(&redis);
-        // A process from before the lock doesn't keep it.
+        // A process that started before the lock was taken doesn't keep it.
         let _before = Gate::at(&redis.dir.path().join("before"));
         let first = "sh -c 'echo $$; read end <before' >&2 & disown";
         let command = format!("{how}\necho command $$; exit 3");
@@ -405,7 +402,7 @@ fn with_children_the_lock_of_a_run_or_a_script_is_held_until_the_last_descendant
     });
 }
 
-/// Ends its first thread; another one waits for the gate that its argument names.
+/// C program whose first thread ends, while another one waits for the gate in its argument.
 const HEADLESS: &str = r"
 #include <fcntl.h>
 #include <pthread.h>
@@ -435,7 +432,7 @@ fn with_children_a_script_waits_for_a_process_whose_first_thread_has_ended() {
     let rest = "./headless gate >/dev/null 2>&1 & echo started $!";
     let mut script = after("", &redis, RENEWED_OFTEN, rest);
     let headless = script.pid_after("started");
-    // So it looks once it has ended, too.
+    // A zombie looks the same after its end.
     wait_until("its first thread has ended", || {
         state(headless) == Some('Z')
     });
@@ -448,8 +445,8 @@ fn with_children_a_script_waits_for_a_process_whose_first_thread_has_ended() {
 
 #[test]
 fn a_large_tree_is_dead_when_the_lease_ends() {
-    // Each in a session of its own, so that the kill of COMMAND's group doesn't reach it; all have the locked
-    // file open. They end after a while.
+    // Each process has a session of its own, so that the kill of COMMAND's group doesn't reach it; all have the locked file
+    // open. They end after a while.
     let many = r#"
         use POSIX ();
         use Fcntl ":flock";
@@ -474,10 +471,10 @@ fn a_large_tree_is_dead_when_the_lease_ends() {
     let options = ["-u", &url, "--ttl", "20s", "-k", "100ms"];
     let mut run = script(&redis, &options, r#"exec perl -e "$1" "$2""#, many);
     run.pid_after("ready");
-    // The lease that counts is of a renewal with all of them.
+    // The relevant lease is that of a renewal while all of them run.
     redis.await_calls("pexpire", 1);
     proxy.vanish();
-    // The next holder comes when the lease ends, and finds the file open in none of them.
+    // The next holder starts when the lease ends, and finds that no process has the file open.
     let next = ["run", "-q", "a", "--", "flock", "-n"];
     let next = [&next[..], &[witness.to_str().unwrap(), "true"]].concat();
     outcome(&mut redis.redlock(&next)).assert_exited(0);
@@ -531,7 +528,7 @@ fn what_a_command_has_left_is_asked_to_stop_when_it_was_killed_or_its_run_ends_w
         wait_until("COMMAND has ended", || !is_alive(command));
         match cause {
             "term" => {
-                // A signal that comes before redlock has noted the end is meant for COMMAND, too.
+                // A signal that arrives before redlock has noted the end is meant for COMMAND too.
                 wait_until("COMMAND is reaped", || is_gone(command));
                 wait_until("redlock sleeps", || state(run.pid()) == Some('S'));
                 run.signal(Signal::SIGTERM);
@@ -572,8 +569,8 @@ fn a_deaf_leftover_of_a_command_that_was_stopped_or_killed_is_killed_before_the_
     }
 }
 
-/// Runs a script as process 1 of a pid namespace whose /proc is still that of the outer one, which is new as well, so
-/// that its numbers are small, to its end; `None` where namespaces aren't permitted.
+/// Runs a script to its end as process 1 of a pid namespace whose /proc belongs to the outer namespace. The outer one is new as
+/// well, so its pids are small. Returns `None` if namespaces aren't permitted.
 fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Outcome> {
     let fifo = redis.dir.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -587,7 +584,7 @@ fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Outcome> {
 #[test]
 fn below_a_proc_of_another_pid_namespace_no_number_is_signalled_and_work_that_is_not_seen_keeps_its_lock()
  {
-    // By that /proc, redlock's number is that of the script itself, and so all these are its children.
+    // According to that /proc, redlock has the pid of the script itself, so all these processes seem to be its children.
     let others = r#"
         sleep 60 &
         redlock run -q a -- sh -c 'echo ready >fifo; exec sleep 60' &
@@ -600,7 +597,7 @@ fn below_a_proc_of_another_pid_namespace_no_number_is_signalled_and_work_that_is
         kill -KILL $others
         for other in $others; do wait $other; echo $?; done
     "#;
-    // The group of COMMAND is killed, and what is in a session of its own isn't found.
+    // redlock kills the group of COMMAND, but can't find the process in a session of its own.
     let unseen = r#"
         redlock run a -t 300ms -k 100ms --ttl 6s -- sh -c 'setsid sleep 60 & exec sleep 60' 2>said &
         run=$!
@@ -634,8 +631,8 @@ fn below_a_proc_of_another_pid_namespace_no_number_is_signalled_and_work_that_is
 fn below_a_proc_of_another_pid_namespace_no_keeper_is_left_and_no_words_of_other_processes_are_shown()
  {
     let redis = Redis::start();
-    // A keeper couldn't find what the script starts. The parent of the acquire has the number 1, which is another
-    // process's by that /proc.
+    // A keeper couldn't find the script's descendants. The parent of the acquire has pid 1, which belongs to another process in
+    // that /proc.
     let script = "redlock acquire a --while-pid $$; redlock run -q a -- echo free
         redlock acquire -q a >/dev/null; redlock status --json a";
     let end = some_or_return!(below_foreign_proc(&redis, script));

@@ -1,5 +1,5 @@
-//! Redis in trouble, or not where its URL says: one clear line that says what to do, and the right
-//! status. Each state is that of a real server. Most of them are lines of tables.
+//! Redis in trouble, or not at its URL: one clear line with a fix, and the right status. Each state is produced on a real
+//! server. Most are lines of tables.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -18,11 +18,11 @@ impl Redis {
     /// Plays a table against a server. A line of the table is one of these:
     ///
     /// - `CONFIG SET maxmemory 1`: a command for the server, in capitals, which sets a state.
-    /// - `69 redlock status → PART … PART`: a line for a shell, which has the URL of the server, the status of that line, and
-    ///   parts of the only line on its standard error; without parts nothing is printed there. `69 URL → PART` is a run with
-    ///   this URL. In `→ … PART` it may say before that it still tries; `without PART` isn't in the line.
-    /// - `role fail: PART → PART`: what `redlock doctor` finds there, as in [`Examined::says`], with its options in front of
-    ///   that: `[REDLOCK_SYNC=1] replicas ok: in sync`. If that is ok, nothing fails.
+    /// - `69 redlock status → PART … PART`: a line for a shell that knows the server's URL, with its status and parts of its
+    /// standard error. Standard error has one line, or none without parts. `69 URL → PART` is a run with this URL. With `→ …
+    /// PART` it may report before that it still tries; `without PART` must not be in the line.
+    /// - `role fail: PART → PART`: a finding of `redlock doctor`, as in [`Examined::says`], after its options:
+    /// `[REDLOCK_SYNC=1] replicas ok: in sync`. If the finding is ok, no check fails.
     #[track_caller]
     pub fn play(&self, table: &str) {
         let lines = table.lines().map(str::trim);
@@ -47,7 +47,7 @@ impl Redis {
     }
 }
 
-/// Has this run the line for a shell of a line of a table, and expects its end.
+/// Runs the shell line of a table's line, and checks its end.
 #[track_caller]
 pub fn play_line(line: &str, run: impl Fn(&str) -> Outcome) {
     let (status, row) = line.split_once(' ').unwrap();
@@ -59,7 +59,7 @@ pub fn play_line(line: &str, run: impl Fn(&str) -> Outcome) {
     assert_end(line, &end, status, parts);
 }
 
-/// Expects the end of a line of a table. What is printed has no text of the system's, a script's or a library's.
+/// Checks the end of a table's line. The output has no text of the system, a script or a library.
 #[track_caller]
 fn assert_end(line: &str, end: &Outcome, status: &str, parts: &str) {
     assert_eq!(end.code(), status.parse().ok(), "{line}: {end:?}");
@@ -94,10 +94,10 @@ fn each_state_of_a_server_is_said_with_what_to_do_and_found_by_doctor() {
     redis.play("persistence warn: none: a restart forgets all locks → appendonly yes");
     set(&redis, "save", "1000 1000");
     let cli = format!("redis-cli -s {} CONFIG SET ", redis.socket().display());
-    // Without a limit it would be waited for.
+    // Without a limit the run would wait for the server.
     let run = "69 redlock run -q -w 2s a -- echo ran";
     let mut replicas = format!("{run} → too few of its replicas … min-replicas-to-write");
-    // Redis 6.0 doesn't apply it to scripts.
+    // Redis 6.0 doesn't apply this setting to scripts.
     if SERVER.is_before(6, 2) {
         replicas.clear();
     }
@@ -124,7 +124,7 @@ fn each_state_of_a_server_is_said_with_what_to_do_and_found_by_doctor() {
         CONFIG SET min-replicas-to-write 0
         writes ok: accepted"
     ));
-    // Its directory is gone, so it can't save.
+    // The server can't save, because its directory is gone.
     fs::remove_dir_all(&gone).unwrap();
     redis.cli(&["BGSAVE"]);
     wait_until("it could not save", || {
@@ -143,7 +143,7 @@ fn protected_mode_is_77_and_says_what_to_do() {
     let redis = Redis::with(&["--bind", "0.0.0.0"]);
     let addresses = outcome(Command::new("hostname").arg("-I")).stdout;
     let mut addresses = addresses.split_whitespace();
-    // A machine without a network has none.
+    // A machine without a network has no such address.
     let address = some_or_return!(addresses.find(|it| it.contains('.')));
     let place = format!("{address}:{}", redis.port);
     redis.play(&format!(
@@ -226,7 +226,7 @@ fn a_replica_is_78_for_what_writes_and_what_reads_says_that_it_may_be_old() {
         role fail: both grant the same lock → make it read-only
         CONFIG SET replica-read-only yes"
     ));
-    // No run starts with REDLOCK_SYNC=2 or all, so this server isn't fit.
+    // No run starts with REDLOCK_SYNC=2 or all, so doctor calls this server unfit.
     primary.play(
         "0 redlock status a
         0 redlock history a
@@ -243,7 +243,7 @@ fn a_replica_is_78_for_what_writes_and_what_reads_says_that_it_may_be_old() {
         primary.info("replication", "connected_slaves") == "2"
     });
     primary.play("replicas warn: 1 of 2 in sync → that replica's log");
-    // One that has lost its primary, and doesn't show what it has.
+    // A replica that has lost its primary, and refuses to serve old data.
     set(&replica, "replica-serve-stale-data", "no");
     drop((late, primary));
     wait_until("it has noticed", || {
@@ -257,7 +257,7 @@ fn of_more_runs_at_once_than_redis_admits_clients_each_has_its_turn() {
     let redis = Redis::start();
     set(&redis, "maxclients", "50");
     let start = |number: usize| {
-        // Some wait for each other, too.
+        // Some of the runs wait for each other too.
         let options = format!("-q -w 5m lock-{}", number % 100);
         Running::start(&mut redis.run(&options, "exec sleep 0.1"))
     };
@@ -270,7 +270,7 @@ fn a_server_that_admits_no_more_clients_is_named_so_whatever_it_was_asked_first(
     let redis = Redis::start();
     set(&redis, "maxclients", "1");
     let _only = UnixStream::connect(redis.socket()).unwrap();
-    // What was sent is read before the connection is closed, as where the server is slower than we are.
+    // This server reads the request before it closes the connection, like a server slower than its client.
     let port = stranger(b"", b"-ERR max number of clients reached\r\n");
     let slow = format!("REDLOCK_REDIS_TIMEOUT=1s redlock -u redis://127.0.0.1:{port}");
     let cluster = slow.replace("redis://", "redis-cluster://");
@@ -296,7 +296,7 @@ fn line_with(text: &str, run: &mut Running) -> String {
     line
 }
 
-/// Starts a line that has to wait for its server, up to where it says so, on its standard output, for this reason.
+/// Starts a line that must wait for its server, with stderr on stdout. Returns once it has reported this reason for waiting.
 #[track_caller]
 fn trying(redis: &Redis, line: &str, why: &str) -> Running {
     let line = format!("exec 2>&1; {line}");
@@ -306,7 +306,7 @@ fn trying(redis: &Redis, line: &str, why: &str) -> Running {
     run
 }
 
-/// Expects a run that was trying to go on, and to have said once why it waited.
+/// Asserts that a run that was trying goes on, and that it has reported once why it waited.
 #[track_caller]
 fn assert_goes_on(run: Running) {
     let end = run.finish();
@@ -346,11 +346,11 @@ fn a_wait_that_was_set_covers_a_server_that_is_not_ready_or_not_there_yet() {
     }
 }
 
-/// Expects all to fail that doesn't wait while a server answers with this code, and a run to go on after that.
+/// Asserts that only runs that wait survive while a server answers with this code, and that a waiting run goes on afterwards.
 #[track_caller]
 fn assert_tries_while(code: &str, redis: &Redis, (says, why): (&str, &str), end: &str) {
     wait_until(code, || redis.cli(&["GET", "x"]).starts_with(code));
-    // The database is asked for before the lock.
+    // redlock selects the database before it requests the lock.
     redis.play(&format!(
         "69 REDLOCK_REDIS_TIMEOUT=2s redlock run -q -n a --on-unreachable run -- echo ran → {says}
         69 redlock -u {}?db=3 run -q -w 1s a -- echo ran → {says}
@@ -367,7 +367,7 @@ fn assert_tries_while(code: &str, redis: &Redis, (says, why): (&str, &str), end:
 
 #[test]
 fn while_redis_loads_its_data_or_is_busy_with_a_script_a_run_keeps_trying_and_says_so_once() {
-    // It answers after so many bytes, which were always 2 MB before Redis 7.0.
+    // Redis answers after this many bytes, which were always 2 MB before Redis 7.0.
     let (size, delay) = if SERVER.is_before(7, 0) {
         ("4000", "2000")
     } else {
@@ -378,7 +378,7 @@ fn while_redis_loads_its_data_or_is_busy_with_a_script_a_run_keeps_trying_and_sa
          --rdbcompression no --lua-time-limit 50 --key-load-delay {}",
         delay
     ));
-    // No answer comes to this.
+    // This command never returns.
     redis.ask(&["EVAL", "while true do end", "0"]);
     let busy = "is busy with another client's script … SCRIPT KILL";
     let says = (busy, "Redis is busy with a script");
@@ -424,7 +424,7 @@ fn a_waiter_says_once_that_redis_does_not_answer_and_on_a_terminal_in_one_line_f
     }
 }
 
-/// Makes a certificate for localhost that is signed by nobody else: "NAME.crt" and "NAME.key".
+/// Creates a self-signed certificate for localhost: "NAME.crt" and "NAME.key".
 pub fn self_signed(dir: &Path, name: &str, days: &str, is_ca: &str) {
     let names = format!("subjectAltName=DNS:localhost\nbasicConstraints=CA:{is_ca}\n");
     fs::write(dir.join("names"), names).unwrap();
@@ -434,7 +434,7 @@ pub fn self_signed(dir: &Path, name: &str, days: &str, is_ca: &str) {
     openssl(dir, &format!("{sign} -extfile names -out {name}.crt"));
 }
 
-/// Makes another certificate for a key that has a request, signed by a CA. Options begin with a space.
+/// Creates another certificate for a key that has a request, signed by a CA. Options begin with a space.
 fn sign(dir: &Path, key: &str, ca: &str, options: &str, name: &str) {
     let sign = format!("x509 -req -in {key}.csr -CA {ca}.crt -CAkey {ca}.key -CAcreateserial");
     openssl(dir, &format!("{sign} -days 2 -out {name}.crt{options}"));
@@ -442,7 +442,7 @@ fn sign(dir: &Path, key: &str, ca: &str, options: &str, name: &str) {
     fs::copy(from, to).unwrap();
 }
 
-/// A Redis with this certificate, and its TLS port.
+/// Starts a Redis with this certificate. Returns its TLS port too.
 pub fn encrypted(dir: &Path, name: &str) -> (Redis, u16) {
     let (port, file) = (free_port(), dir.join(name));
     let file = file.display();
@@ -466,17 +466,17 @@ fn a_certificate_is_trusted_by_its_ca_or_for_itself_and_what_is_wrong_with_it_is
     ] {
         self_signed(dir, name, days, is_ca);
     }
-    // A certificate without its CA; and one that is trusted for itself, and isn't a CA, vouches for no other.
+    // A certificate without its CA, and one signed by a trusted certificate that isn't a CA.
     sign(dir, "leaf", "stranger", " -extfile names", "signed");
     let names = "subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n";
     fs::write(dir.join("plain"), names).unwrap();
     sign(dir, "stranger", "leaf", " -extfile plain", "forged");
-    // One that is trusted for itself still keeps its own rules.
+    // A certificate that is trusted itself must still meet its own constraints.
     let narrow = format!("{names}nameConstraints=permitted;DNS:example.com\n");
     fs::write(dir.join("narrow"), narrow).unwrap();
     sign(dir, "leaf", "leaf", " -extfile narrow", "narrow");
     let ca = format!("REDLOCK_TLS_CA={}/", dir.display());
-    // The certificate of a server, and what is said there.
+    // The certificate of a server, and the end of a line there.
     let rows = "authority 0 CA=authority.crt rediss://localhost:PORT
         authority 78 CA=authority.crt rediss://127.0.0.1:PORT → its certificate is not for 127.0.0.1, but for localhost
         authority 78 CA=over.crt rediss://localhost:PORT → name the CA that signed it
@@ -495,7 +495,7 @@ fn a_certificate_is_trusted_by_its_ca_or_for_itself_and_what_is_wrong_with_it_is
         let row = row.replace("CA=", &ca).replace("PORT", &port.to_string());
         redis.play(&row);
     }
-    // Those that no client takes, by their extensions; what is wrong; and what makes a good one.
+    // Certificates that no client accepts because of their extensions: the fault, and how to create a good one.
     let make = |options: &str, extensions: &str| {
         let request = "req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout key.key";
         openssl(dir, &format!("{request} -out key.csr{options}"));
@@ -523,7 +523,7 @@ fn a_certificate_is_trusted_by_its_ca_or_for_itself_and_what_is_wrong_with_it_is
             [-u {url} {ca}] tls fail: {why} → {next}"
         ));
     }
-    // As it says.
+    // As the message advises.
     let name = " -addext subjectAltName=DNS:localhost";
     let (redis, url, ca) = make(name, " -copy_extensions copy");
     redis.play(&format!(
@@ -595,7 +595,7 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad
     }
 }
 
-/// A server that serves each client in a thread of its own. Returns its port.
+/// Starts a server that serves each client in a thread of its own. Returns its port.
 fn serving(serve: impl Fn(TcpStream) + Copy + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -607,8 +607,8 @@ fn serving(serve: impl Fn(TcpStream) + Copy + Send + 'static) -> u16 {
     port
 }
 
-/// A server that greets, answers each request, and closes the connection. Until the client has closed it as well, all that
-/// comes is read: with something unread, its end would be a reset, which may throw the answer away.
+/// Starts a server that greets, answers each request, and closes the connection. Until the client has closed the connection
+/// too, all bytes are read, because closing with unread bytes is a reset, which may discard the answer.
 pub fn stranger(greeting: &'static [u8], answer: &'static [u8]) -> u16 {
     serving(move |mut client| {
         let _ = client.write_all(greeting);
@@ -628,7 +628,7 @@ fn tls_on_a_plain_port_no_tls_on_one_of_tls_and_no_redis_are_78_with_the_url_to_
     self_signed(dir, "leaf", "2", "FALSE");
     let (redis, tls) = encrypted(dir, "leaf");
     let plain = redis.port;
-    // Which URL to use, or what is there.
+    // The right URL, or a description of the server.
     let rows = format!(
         r#"redis://localhost:{tls} → uses TLS; use rediss://localhost:{tls}
         redis://:hunter2@localhost:{tls}/3 → uses TLS; use rediss://localhost:{tls}/3
@@ -747,10 +747,10 @@ fn without_a_url_redlock_says_that_the_locks_are_this_hosts_only() {
     outcome(command.env_remove("REDLOCK_URL")).assert_code(0);
 }
 
-/// A server at whose TLS port each handshake goes on for ever, byte by byte.
+/// Starts a server whose TLS handshakes go on for ever, byte by byte.
 fn endless_handshakes() -> u16 {
     serving(|mut client| {
-        // The beginning of a record whose header says 16 KiB.
+        // The beginning of a record with a length of 16 KiB.
         let _ = client.write_all(&[22, 3, 3, 64, 0]);
         while client.write_all(&[0]).is_ok() {
             thread::sleep(Duration::from_millis(20));
@@ -764,7 +764,7 @@ fn a_silent_server_is_given_up_after_the_time_to_connect_and_no_later() {
     redis.stall();
     let unresponsive = UnresponsiveServer::new();
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
-    // A socket file with one place, which a client has that is never let in.
+    // A socket whose backlog of one is taken by a client that is never accepted.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("full");
     let full = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
@@ -798,14 +798,14 @@ fn a_silent_server_is_given_up_after_the_time_to_connect_and_no_later() {
         lines.map(|line| format!("69 REDLOCK_REDIS_TIMEOUT=5s {redlock} {line} → {says}"))
     });
     let began = Instant::now();
-    // Side by side, as each waits all the time.
+    // Side by side, because each waits all the time.
     side_by_side(rows, |row| redis.play(&row));
-    // A second try would take as long again.
+    // A second attempt would take as long again.
     assert_took_less(began, Duration::from_millis(9_900));
     redis.resume();
 }
 
-/// Returns the start of a line whose command finds this text in a file of the system; `None` if that isn't permitted. The text
+/// Returns the start of a line whose command sees this text in a system file, or `None` if mounting isn't permitted. The text
 /// is in the file "other".
 fn with_file(redis: &Redis, path: &str, text: &str) -> Option<String> {
     let other = redis.dir.path().join("other");
@@ -847,23 +847,23 @@ fn a_host_is_looked_up_in_the_systems_files_and_named_if_it_is_not_found() {
     }
 }
 
-/// Response codes of a name server, and none at all.
+/// Response codes of a name server, and one for silence.
 const SERVFAIL: u8 = 2;
 const NXDOMAIN: u8 = 3;
 const NOTIMP: u8 = 4;
 const REFUSED: u8 = 5;
 const SILENT: u8 = u8::MAX;
 
-/// A name server at a loopback address of its own, for which each host is 127.0.0.1.
+/// A name server at its own loopback address, which resolves each host to 127.0.0.1.
 struct NameServer {
-    /// Response codes to questions about IPv4 and IPv6.
+    /// Response codes to queries for IPv4 and IPv6.
     codes: Arc<Mutex<[u8; 2]>>,
-    /// The line for `/etc/resolv.conf`. No lookup of both families ends in time if the answer about one is missing.
+    /// Line for `/etc/resolv.conf`. No lookup of both families ends in time if the answer about one is missing.
     settings: String,
 }
 
 impl NameServer {
-    /// `None` if this user may not open the port.
+    /// Starts a name server. Returns `None` if this user may not open the port.
     fn start(address: &str) -> Option<Self> {
         let socket = UdpSocket::bind((address, 53)).ok()?;
         let codes: Arc<Mutex<[u8; 2]>> = Arc::default();
@@ -910,7 +910,7 @@ fn a_host_is_found_whatever_its_name_server_answers_about_ipv6_and_by_a_job_when
             redis.play(&format!("0 REDLOCK_REDIS_TIMEOUT=8s {start} {run}"));
         }
     }
-    // It goes on at the address that last worked.
+    // redlock goes on at the address that last worked.
     let mut gate = Gate::new(&redis);
     let script = r#"echo ready; read line <"$HOME/gate""#;
     let line = format!("{start} redlock -u {url} run --ttl 60s a -c '{script}'");
@@ -1015,7 +1015,7 @@ fn a_password_in_the_place_of_the_user_is_never_shown() {
     let redis = Redis::start();
     let tcp = format!("redis://hunter2@127.0.0.1:{}", redis.port);
     let socket = format!("{}?user=hunter2", redis.url());
-    // There is no such user; one without a password who lacks a permission; and it is the password.
+    // There is no such user; the user has no password and lacks a permission; or it is the password.
     let states = r#"PING; PASSWORD
         ACL SETUSER hunter2 on nopass ~* &* +@all -set; user "***" isn't permitted to run SET; add +set
         CONFIG SET requirepass hunter2; PASSWORD"#;
@@ -1043,7 +1043,7 @@ fn a_command_that_the_server_does_not_have_is_78_and_named_without_the_password(
         let redis = Redis::with(&["--rename-command", name, ""]);
         let place = format!("127.0.0.1:{}", redis.port);
         let says = format!("doesn't have the command {name}, which redlock needs");
-        // Some commands are needed only if the lock is held.
+        // redlock needs some commands only if the lock is held.
         redis.play("SET redlock:a another_client PX 100000");
         let logins: &[&str] = match name {
             "AUTH" => &["jobs:hunter2@", ":hunter2@", "hunter2@"],

@@ -1,15 +1,15 @@
-//! Work that can't be killed, or can't be seen, keeps its lock: redlock renews it until the kernel says that the work
-//! has ended, or a person leaves it.
+//! Work that can't be killed or seen keeps its lock. redlock renews the lock until the kernel reports the end of the work, or a
+//! person gives it up.
 //!
-//! All need root, and a temporary directory where setuid programs count; elsewhere they check nothing.
+//! All tests need root, and a temporary directory that permits setuid programs; otherwise they check nothing.
 
 use crate::promises::keeper::keeper;
 use crate::support::prelude::*;
 
-/// A program of root's that says `ready` with its pid, and ends when the gate is opened.
+/// Starts a program of root that prints `ready` with its pid, and ends when the gate opens.
 const ROOTS: &str = "./become sh -c 'echo ready $$; exec head -n 1 gate'";
 
-/// Starts a command of this user's below a /proc with this hidepid: 2 and 4 hide the processes of others.
+/// Starts a command of this user below a /proc with this hidepid: 2 and 4 hide the processes of other users.
 fn start(user: &OtherUser, redis: &Redis, hidepid: u8, words: &[&str]) -> Running {
     let mount = format!(r#"mount -t proc -o hidepid={hidepid} proc /proc && exec "$@""#);
     let mut command = match hidepid {
@@ -19,7 +19,7 @@ fn start(user: &OtherUser, redis: &Redis, hidepid: u8, words: &[&str]) -> Runnin
     Running::start(command.env("REDLOCK_URL", redis.tcp_url()))
 }
 
-/// Starts a run of this script under the lock "a", whose messages come among what it prints.
+/// Starts a run of this script under the lock "a", with stderr joined with stdout.
 fn run(user: &OtherUser, redis: &Redis, hidepid: u8, script: &str) -> Running {
     let shell = r#"exec ./redlock run --ttl 9s -k 300ms a -c "$0" 2>&1"#;
     start(user, redis, hidepid, &["sh", "-c", shell, script])
@@ -36,7 +36,7 @@ fn line_with(text: &str, run: &mut Running) -> String {
     }
 }
 
-/// The lock "a" is renewed twice, the first time perhaps by what was sent before, and nobody else gets it.
+/// Asserts that the lock "a" is renewed twice, the first time perhaps by an earlier request, and that nobody else gets it.
 #[track_caller]
 fn assert_kept(redis: &Redis) {
     redis.await_calls("pexpire", 4);
@@ -53,7 +53,7 @@ fn work_that_may_not_be_killed_or_seen_keeps_its_lock_until_it_ends() {
     let mut user = some_or_return!(OtherUser::new());
     let beside = format!("{ROOTS} & exec sleep 50");
     let in_its_place = format!("exec {ROOTS}");
-    // It becomes redlock's child when its parent has ended.
+    // The work becomes redlock's child when its parent has ended.
     let orphan = format!("({ROOTS} & exit 0); exec sleep 50");
     for (hidepid, script) in [
         (0, &beside),
@@ -118,7 +118,7 @@ fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() 
         let mut script = start(&user, &redis, hidepid, &["sh", "-c", &script]);
         let roots = script.pid_after("ready");
         let keeper = keeper(&script);
-        // By then the keeper has found it.
+        // By then the keeper has found the work of root.
         redis.await_calls("pexpire", 3);
         script.signal(Signal::SIGKILL);
         assert_kept(&redis);
@@ -127,7 +127,7 @@ fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() 
         wait_until("the keeper ends", || !is_alive(keeper));
         assert!(!is_alive(roots));
         let is_free = !redis.is_held("a");
-        // What root's work has started may not be seen: then the lock ends with its lease.
+        // The keeper may be unable to see the children of root's work: then the lock ends with its lease.
         assert_eq!(is_free, hidepid == 0);
         script.finish();
     }
@@ -179,7 +179,7 @@ fn a_guard_whose_work_may_not_be_killed_keeps_the_lock_after_the_end_of_its_run(
 fn a_keeper_that_may_not_see_all_says_so_at_once_and_lets_the_lease_of_a_stopped_script_end() {
     let mut user = some_or_return!(OtherUser::new());
     let redis = Redis::start();
-    // Nothing shows `head`, which lives on: it was root's from its start, and its parent has ended.
+    // Nothing shows `head`, which survives: it belonged to root from its start, and its parent has ended.
     let script = r#"exec 2>&1; eval "$(./redlock acquire a --ttl 60s -k 300ms --while-pid $$)"
         ./become sh -c 'setsid head -n 1 gate &'; echo ready $$; exec sleep 50"#;
     let mut script = start(&user, &redis, 2, &["sh", "-c", script]);
@@ -198,7 +198,8 @@ fn a_setuid_command_that_proc_hides_dies_with_its_redlock() {
     let user = some_or_return!(OtherUser::new());
     for hidepid in [0, 2, 4] {
         let redis = Redis::start();
-        // A setuid program keeps its user's real id, so redlock may kill it; and the kernel kills it no more when redlock dies.
+        // A setuid program keeps its user's real id, so redlock may kill it. But the kernel doesn't kill it any more when
+        // redlock dies.
         let mut run = run(
             &user,
             &redis,
@@ -245,7 +246,7 @@ fn doctor_warns_of_a_proc_that_hides_the_processes_of_others() {
 fn work_that_may_not_be_killed_and_forks_on_does_not_keep_redlock_from_its_renewals() {
     let user = some_or_return!(OtherUser::new());
     let redis = Redis::start();
-    // It starts one process after the other for as long as the gate is there.
+    // The work starts one process after the other while the gate exists.
     let forks =
         "./become sh -c 'echo ready $$; while test -e gate; do /bin/true; done' & exec sleep 50";
     let mut run = run(&user, &redis, 0, forks);

@@ -6,19 +6,19 @@ use std::net::TcpListener;
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 
-/// Starts a redlock, by a line and these words behind it.
+/// Starts redlock with a line, followed by these words.
 fn start(redis: &Redis, line: &str, more: &[&str]) -> Running {
     Running::start(&mut redis.redlock(&words(line, more)))
 }
 
-/// Ways to wait for the lock "a". Of several locks the first is taken, and has to be released.
+/// Lines that wait for the lock "a". With several locks the first one is taken, and must be released.
 const WAITS: [&str; 3] = [
     "REDLOCK_REDIS_TIMEOUT=1h run a -- echo ran",
     "REDLOCK_REDIS_TIMEOUT=1h acquire -w 60s a",
     "REDLOCK_REDIS_TIMEOUT=1h run 0 a -- echo ran",
 ];
 
-/// A run that waits for the lock "a" of another client, in its queue.
+/// Starts a run that waits for the lock "a" of another client. Returns when it is in the queue.
 fn waiter(redis: &Redis, line: &str) -> Running {
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
     let mut waiter = start(redis, line, &[]);
@@ -29,16 +29,16 @@ fn waiter(redis: &Redis, line: &str) -> Running {
     waiter
 }
 
-/// A run that may wait for the server for an hour, and whose COMMAND is under way.
+/// Starts a run that may wait an hour for the server. Returns when its COMMAND runs.
 fn patient(redis: &Redis, names: &str) -> Running {
-    // The server learns the scripts: of one that it doesn't know it would ask for the text.
+    // Loads the scripts: without them the server would request their text.
     outcome(&mut redis.run(names, "true")).assert_code(0);
     let line = format!("REDLOCK_REDIS_TIMEOUT=1h run --ttl 1h {names} -c");
     start(redis, &line, &["echo ready; exec sleep 60"]).at_ready()
 }
 
-/// A run under a lease of three seconds whose COMMAND comes late: these system calls take five seconds
-/// each. Its trace is in the home directory.
+/// Starts a run under a lease of three seconds whose COMMAND is late, because these system calls take five seconds each. The
+/// trace is in the home directory.
 fn slow(redis: &Redis, trace: &[&str]) -> Running {
     let home = redis.dir.path();
     let command = script(home, "command", "#!/bin/sh\n>\"$HOME/ran\"\n");
@@ -50,8 +50,8 @@ fn slow(redis: &Redis, trace: &[&str]) -> Running {
     Running::start(&mut directly(redis, &words))
 }
 
-/// A run that loses its lock before COMMAND has started, to one that has it when COMMAND would
-/// start, never executes it.
+/// Asserts that a run that loses its lock before COMMAND has started never executes COMMAND. Another run holds the lock by
+/// then.
 #[track_caller]
 fn assert_executes_nothing(redis: &Redis, first: Running) {
     wait_until("the first has the lock", || redis.holder("a").is_some());
@@ -75,7 +75,7 @@ fn assert_executes_nothing(redis: &Redis, first: Running) {
 
 #[test]
 fn a_command_whose_process_or_exec_comes_when_the_lease_is_over_never_starts() {
-    // Only those calls of execve that name COMMAND; the first process is for COMMAND.
+    // Only calls of execve that name COMMAND; the first new process is for COMMAND.
     let exec = "-e trace=execve -e inject=execve:delay_enter=5000000 -P {}";
     let process = "-e trace=execve,clone,clone3,fork,vfork \
                    -e inject=clone,clone3,fork,vfork:delay_enter=5000000:when=1";
@@ -102,7 +102,7 @@ fn one_signal_ends_a_command_that_has_no_answer_and_what_it_may_have_changed_is_
         ("thaw a", "thawed"),
     ] {
         for (signal, limit) in [(libc::SIGINT, "1h"), (libc::SIGTERM, "1h"), (0, "1s")] {
-            // This server lets clients in and never answers.
+            // This server accepts clients and never answers.
             let server = TcpListener::bind("127.0.0.1:0").unwrap();
             let url = format!("redis://{}", server.local_addr().unwrap());
             let line = format!("-u {url} REDLOCK_REDIS_TIMEOUT={limit} {line}");
@@ -120,7 +120,7 @@ fn one_signal_ends_a_command_that_has_no_answer_and_what_it_may_have_changed_is_
             } else {
                 end.assert_said(69, "gives no answer in time");
             }
-            // Only an interrupt has last words.
+            // Only an interrupt, which a person types, gets the message.
             if !done.is_empty() && signal != libc::SIGTERM {
                 let status = format!("redlock status -u {url} a");
                 let says = format!("lock \"a\" may have been {done}; to find out: {status}");
@@ -151,9 +151,9 @@ fn one_signal_ends_a_wait_and_a_run_of_one_lock_or_many_whose_release_is_not_ans
             let began = Instant::now();
             send(run.pid(), signal);
             run.finish().assert_killed_by(signal);
-            // In turn, many would have a second each.
+            // If released one after the other, many locks would take a second each.
             assert_took_less(began, Duration::from_secs(15));
-            // The server reads all of it when it goes on.
+            // The server reads all requests when it goes on.
             redis.resume();
             redis.await_free(names);
         }
@@ -166,7 +166,7 @@ fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
     load_scripts(&redis);
     redis.cli(&["SET", "redlock:z", "theirs", "PX", "600000"]);
     let (pid, (looks, looked)) = (redis.pid(), std::sync::mpsc::channel());
-    // The note that it waits is the first that it writes for others.
+    // The note that the run waits is the first key that it writes for others.
     let proxy = Proxy::with(&redis, move |request| {
         if request.operation == "SET" {
             send(pid, libc::SIGSTOP);
@@ -182,9 +182,9 @@ fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
     let began = Instant::now();
     send(waiter.pid(), libc::SIGINT);
     waiter.finish().assert_killed_by(libc::SIGINT);
-    // It has one second for all that it asks, and might ask three times.
+    // All requests share one second, and there might be three of them.
     assert_took_less(began, Duration::from_secs(20));
-    // Both were released all the same, and its place was given up.
+    // redlock has released both locks anyway, and left the queue.
     redis.resume();
     redis.await_free("a b");
     wait_until("the queue is empty", || redis.queue("z").is_empty());
@@ -198,7 +198,7 @@ fn a_wait_for_a_server_that_falls_silent_ends_when_it_is_over_and_an_answer_woul
     let waits = [
         "run -w 5s z -- true",
         "acquire -w 5s z",
-        // The others are taken, and have to be released; and it looks for a deadlock.
+        // The other locks are taken, and must be released; and the run checks for a deadlock.
         "run -w 5s a b z -- true",
     ];
     let waiters = waits.map(|line| {
@@ -212,7 +212,7 @@ fn a_wait_for_a_server_that_falls_silent_ends_when_it_is_over_and_an_answer_woul
         let end = waiter.finish();
         let took = began.elapsed();
         end.assert_said(69, "gives no answer in time");
-        // Another answer would take another five seconds.
+        // Another reply would take another five seconds.
         let (least, most) = (Duration::from_secs(5), Duration::from_secs(14));
         assert!(took >= least && took < most, "{line}: {took:?}");
     }

@@ -1,8 +1,7 @@
-//! Servers, proxies and data that lie: nothing that comes in over the connection, and nothing that
-//! our keys contain, makes redlock crash, hang, grow, or believe that it holds a lock that it doesn't.
+//! Servers, proxies and data that lie. No bytes from the connection or from redlock's keys make redlock crash, hang, grow, or
+//! believe that it holds a lock that it doesn't.
 //!
-//! Most of it is put between redlock and a real Redis by a proxy, which lets everything pass except what
-//! a test wants to be otherwise.
+//! A proxy between redlock and a real Redis inserts most of the lies, and passes everything else on.
 
 mod replies;
 
@@ -14,20 +13,19 @@ use crate::support::lua::KEYS;
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, MESSAGE, Proxy, load_scripts};
 
-/// The most that redlock may ever have in memory, in KiB; 9 MiB of it are the code of the binary that is tested, which
-/// isn't optimised.
+/// Limit on redlock's memory, in KiB; 9 MiB of it are the code of the unoptimised binary under test.
 const MOST: u64 = 44 * 1024;
 
-/// Length of an answer that seems to have no end, in bytes.
+/// Length of a reply that seems endless, in bytes.
 const LONG: usize = 300_000_000;
 
 /// Messages without an end.
 const FLOOD: Action = Action::Endless(b"", MESSAGE, usize::MAX);
 
-/// Each request of an operation.
+/// Every request of an operation.
 const ALWAYS: Range<usize> = 0..usize::MAX;
 
-/// A proxy that lies about some requests of these operations, as in `renew|check`.
+/// Starts a proxy that lies about some requests of these operations, as in `renew|check`.
 fn lying(redis: &Redis, operations: &'static str, times: Range<usize>, lie: Action) -> Proxy {
     load_scripts(redis);
     Proxy::with(redis, move |request| {
@@ -41,21 +39,21 @@ fn lying(redis: &Redis, operations: &'static str, times: Range<usize>, lie: Acti
     })
 }
 
-/// A redlock behind a proxy, with the words of this line.
+/// Returns a redlock behind a proxy, with the words of this line.
 fn behind(redis: &Redis, proxy: &Proxy, line: &str) -> Command {
     let mut command = redis.redlock(&words(line, &[]));
     command.env("REDLOCK_URL", proxy.url());
     command
 }
 
-/// A run behind a proxy with these options, whose COMMAND is under way.
+/// Starts a run behind a proxy with these options. Returns when its COMMAND runs.
 #[track_caller]
 fn run(redis: &Redis, proxy: &Proxy, options: &str, script: &str) -> Running {
     let mut command = redis.run(&format!("{options} a"), script);
     Running::ready(command.env("REDLOCK_URL", proxy.url()))
 }
 
-/// A run behind a proxy that waits in the queue; its COMMAND says mine.
+/// Starts a run behind a proxy that waits in the queue, and whose COMMAND prints "mine".
 #[track_caller]
 fn waiter(redis: &Redis, proxy: &Proxy, options: &str) -> Running {
     let line = format!("run {options}a -- echo mine");
@@ -64,7 +62,7 @@ fn waiter(redis: &Redis, proxy: &Proxy, options: &str) -> Running {
     waiter
 }
 
-/// How much memory a process had at most, in KiB; 0 when it is gone.
+/// Returns the peak memory of a process, in KiB; 0 if it has ended.
 fn peak(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -72,7 +70,7 @@ fn peak(pid: i32) -> u64 {
         .unwrap_or(0)
 }
 
-/// Runs a command to its end; also how much memory it had at most.
+/// Runs a command to its end. Returns its peak memory too.
 fn weighed(command: &mut Command) -> (Outcome, u64) {
     let mut run = Running::start(command);
     let mut most = 0;
@@ -120,7 +118,7 @@ fn an_error_of_a_proxy_that_can_not_reach_its_redis_is_69_and_none_is_a_command_
     }
 }
 
-/// What is asked, and by which commands.
+/// Operations, and commands that send them.
 static QUESTIONS: [(&str, &str); 6] = [
     ("release", "release a"),
     ("take", "run a -- echo started"),
@@ -180,8 +178,8 @@ fn a_renewal_whose_answer_has_no_end_takes_no_memory_and_is_made_again() {
     run.finish().assert_code(143);
 }
 
-/// A run behind a proxy that lies has a lease of six seconds. In the middle of a flood, or after some renewals, Redis is gone.
-/// COMMAND has to be stopped, and redlock must not believe in a longer lease.
+/// Asserts that COMMAND of a run with a lease of six seconds is stopped in time. Redis vanishes in the middle of a flood or
+/// after some renewals, and a lying proxy must not make redlock believe in a longer lease.
 fn believes_in_six_seconds(operations: &'static str, times: Range<usize>, lie: Action) {
     let mut redis = Redis::start();
     let proxy = lying(&redis, operations, times, lie);
@@ -199,9 +197,9 @@ fn believes_in_six_seconds(operations: &'static str, times: Range<usize>, lie: A
 
 #[test]
 fn whatever_a_server_answers_to_renewals_command_does_not_outlive_its_lease() {
-    // What an acquire is answered.
+    // The reply to an acquire.
     let held = Action::Lie(b"*4\r\n:1\r\n$16\r\n1700000000000000\r\n:1\r\n:-1\r\n");
-    // Side by side, as each waits most of the time.
+    // Side by side, because each mostly waits.
     side_by_side(
         [
             ("acquire", 0..1, Action::Twice),
@@ -219,7 +217,7 @@ fn whatever_a_server_answers_to_renewals_command_does_not_outlive_its_lease() {
 
 #[test]
 fn a_waiter_keeps_its_place_and_gets_its_turn_whatever_a_proxy_answers() {
-    // The last number is that of the requests that are waited for.
+    // The last number is the expected number of requests.
     for (operation, times, lie, count) in [
         // The first HELLO closes its connection, and no other one comes.
         ("HELLO", 0..1, Action::Cut(0), 1),
@@ -247,7 +245,7 @@ fn a_waiter_keeps_its_place_and_gets_its_turn_whatever_a_proxy_answers() {
 fn a_flood_holds_up_neither_a_signal_nor_the_end_of_command() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
-    // With the last one, every request is answered.
+    // With the last action, every request gets a reply.
     for (operation, lie) in [
         ("renew", FLOOD),
         ("check", FLOOD),
@@ -299,7 +297,7 @@ fn no_server_can_keep_an_answer_in_parts_from_ending() {
     ] {
         let proxy = lying(&redis, operation, ALWAYS, Action::Lie(part));
         let mut run = Running::start(&mut behind(&redis, &proxy, line));
-        // Asking for ten thousand parts takes its time on a busy machine.
+        // Requesting ten thousand parts takes its time on a busy machine.
         wait_until("it has asked for half of them", || {
             proxy.count(operation) >= 5_000 || run.has_ended()
         });
@@ -330,7 +328,7 @@ fn forcing_a_large_group_free_counts_members_that_ended_meanwhile() {
 fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     let redis = Redis::left_empty();
     let holder = Gated::start(&redis, &["a"]).ready();
-    // A heartbeat is sent, and no answer arrives.
+    // A heartbeat gets no reply.
     let proxy = lying(&redis, "heartbeat", 1..2, Action::LoseRequest);
     let waiter = waiter(&redis, &proxy, "REDLOCK_REDIS_TIMEOUT=2s ");
     assert_eq!(proxy.first_left(), ("heartbeat".into(), true));
@@ -343,14 +341,13 @@ fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     assert_eq!(proxy.first_left(), ("release".into(), false));
 }
 
-/// What drives a terminal, or turns the direction of a text.
+/// Returns true if a character controls a terminal, or changes the direction of a text.
 fn drives(c: char) -> bool {
     (c.is_control() && c != '\n')
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whatever was found, it was said in a way that a user can do something about, and COMMAND ran only
-/// if that was all.
+/// Asserts that an end has a documented status and a short, safe message, and that COMMAND ran only with status 0.
 #[track_caller]
 fn assert_sane(end: &Outcome, what: &str) {
     let code = end.code().unwrap_or(-1);
@@ -363,11 +360,11 @@ fn assert_sane(end: &Outcome, what: &str) {
     assert!(!seen.contains(drives), "{what}: {end:?}");
 }
 
-/// Commands that read what stands in the keys of the lock "a"; a COMMAND that runs says "started".
+/// Commands that read the keys of the lock "a"; a COMMAND that runs prints "started".
 const READERS: &str = "status a;status;status --json a;history a;history;history --json a;history --svg - a;extend a;\
     run -n a -- echo started;run -w 50ms --slots 2 a -- echo started;release a;history --skipped a";
 
-/// Has one of these commands read what `what` describes, which takes little memory.
+/// Runs one of these commands with the data described by `what`. Asserts that it needs little memory.
 #[track_caller]
 fn read(redis: &Redis, reader: &str, what: &str) -> Outcome {
     let mut command = redis.redlock(&words(reader, &[]));
@@ -381,7 +378,7 @@ fn read(redis: &Redis, reader: &str, what: &str) -> Outcome {
 #[test]
 fn keys_of_another_type_are_left_alone_and_named() {
     let redis = Redis::start();
-    // All but the lock's own.
+    // All keys except that of the lock itself.
     for key in KEYS[1..].iter().chain(&["{redlock:a}:skips"]) {
         for line in "SET {} x;RPUSH {} x;SADD {} x;ZADD {} 1 x;HSET {} x y".split(';') {
             for reader in READERS.split(';') {
@@ -393,7 +390,7 @@ fn keys_of_another_type_are_left_alone_and_named() {
     }
 }
 
-/// A client, as an entry may describe it.
+/// Returns descriptions of clients as they may be in an entry.
 fn people(nasty: &str) -> Vec<Vec<u8>> {
     let json = nasty
         .replace('\u{1b}', "\\u001b")
@@ -414,8 +411,8 @@ fn people(nasty: &str) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Fills all keys of a lock, with the description of a client, the numbers of its hold, and the id of a run that is over. Puts
-/// these other names into the index, too.
+/// Fills all keys of a lock with the description of a client, the numbers of its hold, and the id of an ended run. Adds these
+/// other names to the index too.
 fn fill(redis: &Redis, name: &str, who: &[u8], numbers: &str, id: &str, others: &[&[u8]]) {
     let mut client = UnixStream::connect(redis.socket()).unwrap();
     let mut store = |line: &str, more: &[&[u8]]| {
@@ -475,8 +472,7 @@ fn whatever_our_keys_contain_is_shown_escaped_or_not_at_all() {
     }
 }
 
-/// Commands to CI agents, each of which may be the name of a lock, and what
-/// people see of them.
+/// Commands to CI agents, each of which may be the name of a lock, and their display for people.
 const COMMANDS: [(&str, &str); 5] = [
     ("##vso[task.prependpath]/x", r"#\#vso[task.prependpath]/x"),
     ("##[add-path]/x", r"#\#[add-path]/x"),
@@ -485,7 +481,7 @@ const COMMANDS: [(&str, &str); 5] = [
     ("::stop-commands::x", r":\:stop-commands::x"),
 ];
 
-/// An agent obeys no line of it: `##vso[` and its kind count anywhere, `::` at the start.
+/// Asserts that an agent obeys no line of an output: it finds `##vso[` and its kind anywhere, `::` at the start.
 #[track_caller]
 fn assert_obeyed_by_no_agent(end: &Outcome) {
     let is_command = |line: &str| {
@@ -496,7 +492,7 @@ fn assert_obeyed_by_no_agent(end: &Outcome) {
     assert!(!lines.any(is_command), "{end:?}");
 }
 
-/// Lines that show a lock, or a message about it, with its name in the place of NAME.
+/// Lines that show a lock, or a message about it; NAME stands for its name.
 const SHOWS_A_NAME: &str = "status NAME;status;status --json;status --json NAME;history --json;\
     history --json NAME;history --json --skipped NAME;doctor --json NAME;status --names-only;history NAME;\
     history;history --names-only;history --skipped NAME;history --svg - NAME;doctor NAME;\
@@ -522,7 +518,7 @@ fn text_of_other_clients_is_no_command_to_a_ci_agent() {
                 let all = serde_json::json!(values).to_string();
                 assert!(all.contains(command), "{line}: {end:?}");
             } else if line.contains("--names-only") {
-                // What follows types such a name, so that it can't be changed.
+                // Scripts type such names, so they can't be escaped.
                 assert_eq!(end.stdout, "", "{end:?}");
                 end.assert_says(" is not listed, because it isn't safe in a script");
             } else {
@@ -538,7 +534,7 @@ fn names_that_a_shell_xargs_or_redlock_would_take_for_something_else_are_left_ou
     let redis = Redis::start();
     let mark = redis.dir.path().join("ran");
     let evil = format!("--shell=touch${{IFS}}{}", mark.display());
-    // xargs takes quotes and backslashes away.
+    // xargs removes quotes and backslashes.
     let quoted = [("\"", "\""), ("\\", ""), ("''", "")];
     let [double, escaped, single] = quoted.map(|(start, end)| format!("{start}{evil}{end}"));
     let options = [evil.as_str(), "-q", "-", &double, &escaped, &single];
@@ -553,7 +549,7 @@ fn names_that_a_shell_xargs_or_redlock_would_take_for_something_else_are_left_ou
             end.assert_printed(0, "$(id)\nprod\n");
         }
         let end = ends(&redis, &format!("{listing} --names-only"));
-        // What looks like a pattern is no name of a lock at all.
+        // A name that looks like a pattern can't belong to a lock.
         for name in ["\"prod\"", "'", r"a\b", "[a]"] {
             end.assert_says(&format!("name \"{name}\" is not listed"));
         }
@@ -583,7 +579,7 @@ fn names_that_a_shell_xargs_or_redlock_would_take_for_something_else_are_left_ou
             }
         }
     }
-    // Nor does a variable of a job name one.
+    // A variable of a job can't name one either.
     ends(&redis, "REDLOCK_NAME=-q extend").assert_code(64);
     assert_eq!(keys(), before);
     assert!(!mark.exists());
@@ -597,7 +593,7 @@ fn a_command_in_a_message_is_safe_to_paste_whatever_the_name_of_the_lock() {
         let end = outcome(&mut redis.redlock(&words(line, &[name])));
         let all = end.stdout.clone() + &end.stderr;
         assert!(all.contains(command) && all.contains(word), "{end:?}");
-        // All else that has the name names the lock.
+        // The name appears nowhere else as a word.
         let rest = all.replace(word, "").replace(&format!("\"{name}\""), "");
         assert!(!rest.contains(&format!(" {name}")), "{end:?}");
     };
@@ -622,7 +618,7 @@ fn a_command_in_a_message_is_safe_to_paste_whatever_the_name_of_the_lock() {
     says("doctor {}", "redlock release --force");
 }
 
-/// A held lock, as another program could write it.
+/// Writes a held lock, as another program could do.
 pub fn plant(redis: &Redis, name: &str) {
     let index = ["ZADD", "{redlock:}:index", "99999999999999", name];
     assert_eq!(redis.cli(&index), "1");
@@ -637,7 +633,7 @@ const NAMES_A_LOCK: &str = "run -- {} true;acquire -- {};extend -- {};release --
 #[test]
 fn large_values_in_our_keys_and_long_listings_take_no_memory() {
     let redis = Redis::start();
-    // Texts and lists that are small by themselves, and large when they are read or shown.
+    // Texts and lists that are small in Redis, but large when read or shown.
     let listing = r#"
         local words = {}
         for n = 1, 40000 do words[n] = '""' end

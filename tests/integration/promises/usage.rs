@@ -1,7 +1,7 @@
-//! What is typed, right and wrong: sentences for mistakes, durations, help, and a variable for each option.
+//! Command lines, right and wrong: messages for mistakes, durations, help, and a variable for each option.
 //!
-//! What each mistake is called is tested beside the code, in `src/command/mistakes.rs`; here are some seen from
-//! outside, and what needs a terminal, an environment or a server.
+//! `src/command/mistakes.rs` tests the message for each mistake. Here are some of them from outside, and those that need a
+//! terminal, an environment or a server.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ use crate::promises::config::configured;
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 
-/// A command line with a mistake; what is said of it is a line.
+/// Runs a command line with a mistake. Returns the message, which must be one line.
 fn mistake(words: &[&str]) -> String {
     let end = outcome(&mut redlock(words));
     end.assert_code(64);
@@ -47,12 +47,12 @@ fn each_line_that_would_take_another_lock_than_was_meant_is_shown_as_it_was_mean
         let line = end.stderr.trim_end().rsplit_once(": ").expect("a line").1;
         assert_eq!(line, meant, "{typed}");
         assert_eq!(redis.cli(&["KEYS", "*"]), "", "{typed}");
-        // Pasted, it does what was meant.
+        // The suggested line works when pasted.
         let status = if meant.contains("exit 7") { 7 } else { 0 };
         shell(line).assert_code(status);
         redis.cli(&["FLUSHALL"]);
     }
-    // Elsewhere such a name is one.
+    // In other places such a word is a name.
     for line in [
         "run 5m -w 1h -- true",
         "run -w1h a 5m -- true",
@@ -109,7 +109,7 @@ fn a_word_after_the_script_of_c_is_no_lock_name() {
         let shown = mistake(&["run", "a", "-c", script]);
         assert_has(&shown, &["must not be empty"]);
     }
-    // Names that stand together are names.
+    // Several names before or after `-c` are names.
     for line in ["run a b -c true", "run -c true a b"] {
         ends(&redis, line).assert_code(0).assert_silent();
     }
@@ -215,7 +215,7 @@ fn names_of_other_tools_work() {
     }
 }
 
-/// A run that holds the lock "a".
+/// Starts a run that holds the lock "a".
 fn held(redis: &Redis) -> Running {
     Running::ready(&mut redis.run("a", "echo ready; exec sleep 60"))
 }
@@ -257,7 +257,7 @@ fn months_and_years_are_refused_with_what_to_write() {
         let shown = mistake(words!("run -t {} a -- true", duration));
         assert!(shown.contains("'--max-runtime <TIME>'"), "{shown}");
         assert!(shown.contains(says), "{shown}");
-        // An empty variable is none.
+        // An empty variable is like an unset one.
         if !duration.is_empty() {
             let line = "REDLOCK_MAX_RUNTIME={} run a -- true";
             let end = outcome(&mut redlock(&words(line, &[duration])));
@@ -279,7 +279,7 @@ fn time_out_0_is_none_and_the_message_tells_it_from_the_wait() {
     ends(&redis, "run -n -t 0.2 a -- sleep 60").assert_said(124, &format!("{says}; "));
 }
 
-/// What is shown on a terminal of 80 columns.
+/// Returns the output on a terminal of 80 columns.
 fn on_terminal(words: &[&str]) -> String {
     let script = "stty cols 80 rows 50; redlock \"$@\"; echo; echo the end; read -r line";
     let mut command = Command::new("sh");
@@ -343,11 +343,11 @@ fn the_help_of_run_lists_the_exit_statuses_of_its_manual() {
     assert_eq!(shown, statuses);
 }
 
-/// Settings that are no options.
+/// Settings without an option.
 const SETTINGS_ONLY: &str = "PREFIX PASSWORD_FILE TLS_CA TLS_CERT TLS_KEY REDIS_TIMEOUT SYNC SYNC_TIMEOUT \
                              REPAIR_TTL HISTORY_SIZE ON_LOST JITTER WHO SHOW HOOK";
 
-/// A command's long help with single spaces.
+/// Returns a command's long help with single spaces.
 fn help(command: &str) -> String {
     let help = outcome(&mut redlock(&[command, "--help"])).stdout;
     help.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -363,7 +363,7 @@ fn settings_that_are_no_options_are_in_their_section_of_the_manual_and_are_answe
     for setting in SETTINGS_ONLY.split(' ') {
         let entry = format!(".BI REDLOCK_{setting}= ");
         assert!(section.contains(&entry), "{setting}");
-        // These have never been options.
+        // These settings have never been options.
         if ["REDIS_TIMEOUT", "WHO", "SHOW", "HOOK"].contains(&setting) {
             continue;
         }
@@ -388,7 +388,7 @@ fn settings_that_are_no_options_are_in_their_section_of_the_manual_and_are_answe
     }
 }
 
-/// Settings that are options, too, each with the command that has the option.
+/// Settings that are options too, each with a command that has the option.
 const BOTH: [(&str, &str); 8] = [
     ("URL", "run"),
     ("QUIET", "run"),
@@ -490,9 +490,9 @@ fn a_typed_option_overrides_the_environment_and_that_a_file() {
         let status: Value = serde_json::from_str(&end.assert_code(0).stdout).unwrap();
         assert_eq!(status[0]["holders"][0]["reason"], reason);
     }
-    // Only a keeper kills.
+    // Only a keeper kills anything.
     ends(&redis, "REDLOCK_KILL_AFTER=1 acquire b").assert_code(0);
-    // Help doesn't need them.
+    // Help doesn't read settings.
     ends(&redis, "REDLOCK_TTL=x run -h").assert_code(0);
 }
 
@@ -510,7 +510,7 @@ fn a_removed_setting_is_ignored_and_named_by_doctor_and_with_verbose() {
     let doctor = with_file("doctor");
     assert_eq!(doctor.stdout.matches(named).count(), 1, "{doctor:?}");
     assert_has(&doctor.stdout, &[", TTL 9s\n"]);
-    // A job's options have no variable, so that none reaches the runs that the job starts.
+    // A job's options have no variable, so that they don't reach the runs that the job starts.
     ends(&redis, "REDLOCK_SLOTS=3 run a -- redlock run b -- true")
         .assert_code(0)
         .assert_silent();
@@ -527,7 +527,7 @@ fn an_unknown_variable_is_a_warning_in_one_line_that_quiet_silences() {
     assert_eq!(end.assert_code(0).stderr, says);
     for line in [
         "REDLOCK_TLT=5 run -q a -- redlock run b -- true",
-        // Those of a job, of another command, and of ci/install.sh.
+        // Variables of a job, of another command, and of ci/install.sh.
         "REDLOCK_SLOT=1 run a -- true",
         "REDLOCK_FORMAT=json run a -- true",
         "REDLOCK_VERSION=0.1.0 run a -- true",

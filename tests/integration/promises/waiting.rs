@@ -1,4 +1,4 @@
-//! What is seen of a wait, and waiting without taking.
+//! Visibility of a wait, and waiting without taking.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,19 +6,19 @@ use std::os::unix::ffi::OsStrExt;
 use crate::support::prelude::*;
 use crate::support::tmux::Tmux;
 
-/// Starts a redlock with the words of this line, whose messages come as lines of the run.
+/// Starts redlock with the words of this line, with stderr joined with stdout.
 fn heard(redis: &Redis, line: &str) -> Running {
     let script = format!("exec redlock {line} 2>&1");
     Running::start(&mut sh(redis, &script))
 }
 
-/// A holder of the lock "a" that is known as ci, and whose COMMAND says ready.
+/// Starts a holder of the lock "a" with the user "ci". Returns when its COMMAND is ready.
 fn held(redis: &Redis, options: &[&str], command: &[&str]) -> Running {
     let arguments = [&["run"], options, &["a", "--"], command].concat();
     Running::ready(redis.redlock(&arguments).env("USER", "ci"))
 }
 
-/// Ends it from outside.
+/// Ends a run from outside.
 #[track_caller]
 fn end(run: Running) -> Outcome {
     run.signal(Signal::SIGTERM);
@@ -83,7 +83,7 @@ fn text_of_a_holder_cannot_drive_the_terminal_and_is_whole_in_json() {
     let mut waiter = heard(&redis, "run a -- echo ran");
     let line = waiter.line();
     assert!(line.starts_with("redlock: waiting for \"a\""), "{line:?}");
-    // In its user and reason; and in its command, as a shell takes that.
+    // In its user and reason; and in its command, quoted as for a shell.
     assert_eq!(line.matches("\\u{1b}[2J").count(), 2, "{line:?}");
     assert_eq!(line.matches("\\033[2J").count(), 1, "{line:?}");
     let [table, json] = ["status", "status --json"].map(|line| ends(&redis, line).stdout);
@@ -177,7 +177,7 @@ fn a_reader_listed_behind_hundreds_whose_leases_have_ended_holds_the_lock() {
     let holders = "{redlock:a}:holders";
     let fill = format!("for n = 1, 2000 do redis.call('ZADD', '{holders}', n, 'reader' .. n) end");
     redis.cli(&["EVAL", &fill, "0"]);
-    // Those that the first page of the list has.
+    // The members in the first page of the list.
     let page = redis.cli(&["ZSCAN", holders, "0", "COUNT", "500"]);
     let first: Vec<&str> = page.lines().collect();
     let name = |n: usize| format!("reader{n}");
@@ -198,7 +198,7 @@ fn a_freeze_of_several_locks_drains_until_none_of_them_has_a_holder_at_one_momen
         let says = format!("lock \"{name}\" is frozen until");
         assert!(freeze.line().contains(&says), "{name}");
     }
-    // One that was free is in use again before the other one is free.
+    // The first lock is in use again before the second is free.
     hold("a");
     let scripts = || redis.scripts();
     let before = scripts();
@@ -231,7 +231,7 @@ fn a_waiter_says_what_to_expect_if_it_may_read_the_history_and_how_long_it_took(
     let line = second.line();
     assert!(line.contains("; over its usual "), "{line}");
     assert!(line.ends_with("; 2nd in line"), "{line}");
-    // Each waiter that says it asks once.
+    // Each waiter that prints this reads the history once.
     assert_eq!(redis.calls("lrange"), questions + 2);
     holder.end();
     let line = first.line();
@@ -239,11 +239,11 @@ fn a_waiter_says_what_to_expect_if_it_may_read_the_history_and_how_long_it_took(
     let seconds = waited.and_then(|waited| waited.strip_suffix('s')?.parse::<f64>().ok());
     assert!(seconds.is_some_and(|seconds| seconds >= 1.0), "{line}");
     first.finish().assert_code(0);
-    // In a log it isn't news.
+    // redlock doesn't print this in a log.
     let end = second.finish();
     assert!(!end.assert_code(0).stdout.contains("got "), "{end:?}");
     silent.finish().assert_printed(0, "");
-    // A waiter that may not read it waits as well.
+    // A waiter without the permission to read the history waits as well.
     let holder = Gated::start(&redis, &["a"]).ready();
     redis.cli(&["ACL", "SETUSER", "default", "-lrange"]);
     let mut third = heard(&redis, "run a -- true");

@@ -1,7 +1,7 @@
-//! What becomes of COMMAND's tree when redlock is killed, or stopped for longer than its lease: a process of its own
+//! The fate of COMMAND's tree when redlock is killed, or stopped for longer than its lease: a separate process, the watchdog,
 //! kills it.
 //!
-//! The test of a limit of processes needs root; elsewhere it checks nothing.
+//! The test of a limit of processes needs root; otherwise it checks nothing.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::promises::terminal::{on_terminal, pid_in};
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 
-/// COMMAND with something in its group, in a session of its own, and with a parent that has ended, which all say
+/// Script of a COMMAND with one process in its group, one in a session of its own, and one whose parent has ended. All print
 /// `ready` and their pids.
 const FAMILY: &str = r#"
     say='echo ready $$; exec sleep 50'
@@ -23,7 +23,7 @@ const FAMILY: &str = r#"
     echo ready $$
     wait; sleep 50"#;
 
-/// The pids of [`FAMILY`].
+/// Reads the pids of [`FAMILY`].
 fn family(run: &mut Running) -> Vec<i32> {
     (0..4).map(|_| pid_in(&run.line())).collect()
 }
@@ -32,7 +32,7 @@ fn run(redis: &Redis, words: &[&str]) -> Running {
     Running::start(&mut redis.redlock(words))
 }
 
-/// Names of the processes that a test has started in this home directory, except the server.
+/// Returns the names of the processes that a test has started in this home directory, except the server.
 fn processes_of(home: &Path) -> Vec<String> {
     let home = format!("HOME={}", home.display());
     let mut names = Vec::new();
@@ -79,7 +79,7 @@ fn a_kill_of_redlock_leaves_nothing_of_the_command_whatever_hits_its_group_or_it
         match hit {
             "group" => killpg(Pid::from_raw(run.pid()), Signal::SIGKILL).unwrap(),
             "term" => {
-                // The watchdog sees the signal and the end of redlock at once.
+                // The watchdog sees the signal and the end of redlock at the same time.
                 send(watchdog, libc::SIGSTOP);
                 wait_until("it is stopped", || state(watchdog) == Some('T'));
                 run.kill();
@@ -89,7 +89,7 @@ fn a_kill_of_redlock_leaves_nothing_of_the_command_whatever_hits_its_group_or_it
             _ => {
                 send(watchdog, libc::SIGKILL);
                 let first = watchdog;
-                // The next renewal replaces it.
+                // The next renewal starts a new watchdog.
                 watchdog = await_some("there is another", || {
                     crate::support::watchdog(run.pid()).filter(|&second| second != first)
                 });
@@ -146,7 +146,7 @@ fn a_signal_for_redlocks_group_reaches_command_also_when_a_new_watchdog_gets_it_
         let status = fs::read_to_string(format!("/proc/{watchdog}/status")).unwrap();
         let mut lines = status.lines();
         let tracer = lines.find_map(|line| line.strip_prefix("TracerPid:"));
-        // It finds the signal as late as on a busy machine.
+        // redlock finds the signal as late as on a busy machine.
         run.signal(Signal::SIGSTOP);
         wait_until("redlock is stopped", || {
             matches!(state(run.pid()), Some('T' | 't'))
@@ -178,7 +178,7 @@ fn the_command_of_a_redlock_that_is_stopped_or_held_by_a_debugger_is_dead_when_i
             Some(attach_strace(run.pid(), held))
         };
         let next = Gated::start(&redis, &["-q", "a"]).ready();
-        // COMMAND itself is reaped when redlock goes on.
+        // COMMAND itself is reaped only when redlock goes on.
         let left = family.iter().filter(|&&pid| is_alive(pid)).count();
         assert_eq!(left, 0, "is stopped: {is_stopped}");
         let token = redis.cli(&["GET", "redlock:a"]);
@@ -202,7 +202,7 @@ fn a_stopped_redlocks_command_whose_lock_is_lost_has_no_time_beyond_its_grace() 
     let redis = Redis::start();
     let script = r#"trap "echo TERM" TERM; trap "echo USR1" USR1
         echo $$; while :; do sleep 0.02; done"#;
-    // By the renewal before it might live for minutes.
+    // According to the last renewal, COMMAND might live for minutes.
     let mut run = run(&redis, words!("run --ttl 5m -k 8s a -c", script));
     let command: i32 = run.line().parse().unwrap();
     await_watchdog(run.pid());
@@ -211,7 +211,7 @@ fn a_stopped_redlocks_command_whose_lock_is_lost_has_no_time_beyond_its_grace() 
     });
     redis.cli(&["DEL", "redlock:a"]);
     run.expect_line("TERM");
-    // It takes signals in once it has told the watchdog.
+    // redlock handles this signal only after it has informed the watchdog.
     run.signal(Signal::SIGUSR1);
     run.expect_line("USR1");
     run.suspend();
@@ -233,7 +233,7 @@ fn a_watchdog_kills_the_command_before_it_looks_at_anything_that_may_keep_it_wai
         channel.is_ok_and(|channel| channel.contains("poll"))
     };
     wait_until("it has taken in what it was told", rests);
-    // As /proc does that waits for the memory of another process.
+    // Like a /proc that waits for the memory of another process.
     let held = words!("-e inject=openat:delay_enter=60s -o /dev/null");
     let mut strace = attach_strace(watchdog, held);
     let next = ends(&redis, "run -q a -- true");
@@ -252,7 +252,7 @@ fn a_watchdog_leaves_a_command_the_time_that_it_has_extended_its_lease_by() {
     load_scripts(&redis);
     let proxy = Proxy::new(&redis);
     let mut gate = Gate::new(&redis);
-    // It takes longer than a lease by a renewal.
+    // COMMAND takes longer than a lease after a renewal.
     let script = r#"echo ready; read go <"$HOME/gate"
         redlock -u "$0" extend --for 60s && echo extended; sleep 8; echo done"#;
     let (url, direct) = (proxy.url(), redis.url());
@@ -263,7 +263,7 @@ fn a_watchdog_leaves_a_command_the_time_that_it_has_extended_its_lease_by() {
     gate.open();
     run.expect_line("extended");
     wait_until("it has heard", || proxy.answered("check") > looks);
-    // The watchdog knows of one that a look at the clock has asked for.
+    // The watchdog knows of a renewal that redlock's timer has caused.
     wait_until("it is renewed again", || proxy.answered("renew") > 1);
     proxy.vanish();
     run.expect_line("done");
@@ -278,7 +278,7 @@ fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
     let (url, script) = (proxy.url(), "echo $$; exec sleep 60");
     let mut run = run(&redis, words!("run -u {} --ttl 15s a b -c", &url, script));
     let command: i32 = run.line().parse().unwrap();
-    // Where b took long to get, a was renewed alone before.
+    // If b took long to acquire, a was renewed alone before.
     await_watchdog(run.pid());
     wait_until("both are renewed", || proxy.answered("check") > 1);
     let (before, socket) = (proxy.count("renew"), redis.socket());
@@ -292,7 +292,7 @@ fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
     wait_until("a is asked for once more", || proxy.count("renew") > before);
     let requested_at = now();
     let left: u64 = redis.cli(&["PTTL", "redlock:b"]).parse().unwrap();
-    // The main thread doesn't hear of it.
+    // The main thread isn't notified.
     let held = words!("-e inject=poll,ppoll,restart_syscall:delay_exit=60s -o /dev/null");
     let mut strace = attach_strace(run.pid(), held);
     wait_until("b is renewed", || proxy.answered("renew") > before + 1);
@@ -300,7 +300,7 @@ fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
     let took = now().saturating_sub(requested_at);
     strace.kill().unwrap();
     strace.wait().unwrap();
-    // By the renewal of b it would live for a third of the TTL longer.
+    // According to the renewal of b, COMMAND would live a third of the TTL longer.
     let most = Duration::from_millis(left + 3_000);
     assert!(took < most, "{took:?} of {left} ms");
     run.finish().assert_code(79);
@@ -321,15 +321,15 @@ fn a_watchdog_ends_with_its_run_and_kills_nothing_that_was_left_on_purpose() {
     send(daemon, libc::SIGKILL);
 }
 
-/// Asserts that one socket is all that this helper process holds, besides /dev/null, and what tells it the time, signals and
-/// the ends of processes.
+/// Asserts that this helper process holds only one socket, besides /dev/null and its timers and descriptors for signals and
+/// processes.
 #[track_caller]
 pub fn assert_holds_nothing(helper: i32) {
     let open = || {
         let open = fs::read_dir(format!("/proc/{helper}/fd")).unwrap();
         let open = open.flatten().flat_map(|fd| fs::read_link(fd.path()));
         let mut open: Vec<String> = open.map(|path| path.display().to_string()).collect();
-        // A descriptor of a process keeps nothing open of what that has.
+        // A pidfd keeps none of the process's files open.
         open.retain(|path| path != "/dev/null" && !path.starts_with("anon_inode:"));
         open
     };
@@ -350,7 +350,7 @@ fn a_watchdog_holds_nothing_of_the_job() {
     run.finish().assert_code(143);
 }
 
-/// Starts this user's redlock at a limit of processes: redlock and COMMAND, and none for the renewer or a watchdog.
+/// Starts this user's redlock at a limit of processes: redlock and COMMAND, but no renewing thread and no watchdog.
 fn limited(user: &OtherUser, url: &str, words: &[&str]) -> Running {
     let limit = words!("prlimit --nproc=2 ./redlock run");
     let mut command = user.command(&[limit, words].concat());
@@ -407,18 +407,18 @@ fn at_a_limit_of_processes_a_deadlock_is_found_all_the_same() {
 
 #[test]
 fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
-    // Numbers can be chosen in a namespace of its own.
+    // Pids can be chosen in a namespace of its own.
     crate::support::among_own_processes!();
     for is_new in [false, true] {
         assert_bystander_lives(is_new);
     }
 }
 
-/// `is_new`: the watchdog is another one, that begins when the bystander has the number.
+/// Asserts that the watchdog doesn't kill a bystander with COMMAND's pid. `is_new`: a new watchdog starts after the bystander.
 #[track_caller]
 fn assert_bystander_lives(is_new: bool) {
     let redis = Redis::start();
-    // COMMAND ends, and what it has started keeps the run.
+    // COMMAND ends, and its child keeps the run going.
     let script = "echo $$; setsid sleep 50 >/dev/null 2>&1 & exit 0";
     let words = words!("redlock run --ttl 9s --with-children a -c", script);
     let shell = r#"set -m; "$@" & echo "redlock $!"
@@ -426,7 +426,7 @@ fn assert_bystander_lives(is_new: bool) {
     let mut gate = Gate::new(&redis);
     let bash = words!("bash -c {} bash", shell);
     let mut bash = Running::start(&mut directly(&redis, &[bash, words].concat()));
-    // The shell prints one pid after a word, and COMMAND the other alone.
+    // The shell prints one pid after a word, and COMMAND only its own.
     let mut lines = [bash.line(), bash.line()];
     lines.sort();
     let [command, redlock] = lines.map(|line| pid_in(&line));
@@ -438,7 +438,7 @@ fn assert_bystander_lives(is_new: bool) {
     gate.say(&(command - 1).to_string());
     let bystander = bash.line();
     if bystander != format!("bystander {command}") {
-        // The kernel gives no number out twice so soon, or the file isn't there.
+        // The kernel doesn't reuse a pid this soon, or the file doesn't exist.
         return;
     }
     if is_new {

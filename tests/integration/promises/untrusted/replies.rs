@@ -1,7 +1,7 @@
-//! A server that answers anything: now and then the truth, more often something that is nearly an answer.
-//! Whatever it is, redlock ends in time and in order, takes little memory, and drives no terminal.
+//! A server that answers anything: sometimes the truth, more often something close to a reply. Still redlock always ends in
+//! time and in order, needs little memory, and writes nothing that controls a terminal.
 //!
-//! The answers are the same in each run; `REPLIES_SECONDS` has others tried for as long.
+//! The replies are the same in each run; `REPLIES_SECONDS` tries others for that long.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -11,17 +11,17 @@ use super::{MOST, behind, drives, weighed};
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 
-/// How many conversations there are usually.
+/// Usual number of conversations.
 const USUAL: u32 = 24;
 
-/// A command has a second to wait, and a silent server has 200 ms for each answer; all else is work.
+/// Longest duration of a command: it has a second to wait, and 200 ms for each reply; the rest is for work.
 const LONGEST: Duration = Duration::from_secs(20);
 
 const COMMANDS: &str = "run -w 300ms a -- true;run -n --ttl 1s a -- sleep 0.5;run -w 300ms --shared a b -- true;\
     run -n --once-per 1h a -- true;status;status a;status --json a;history a;history --svg - a;history;\
     history --json --skipped a;doctor a;doctor --json;extend a;release --force a";
 
-/// Texts of our entries, of servers, and of those who mean harm.
+/// Texts of redlock's entries, of servers, and of attackers.
 const TEXTS: [&str; 14] = [
     "",
     "OK",
@@ -39,7 +39,7 @@ const TEXTS: [&str; 14] = [
     "aa 127.0.0.1:1@2 myself,master - 0 0 1 connected 0-16383\nbb \u{1b}:1@2 master - 0 0 1 connected",
 ];
 
-/// Lines that are a whole answer.
+/// Lines that are a whole reply.
 const LINES: [&str; 12] = [
     "+OK\r\n",
     "$-1\r\n",
@@ -59,7 +59,7 @@ fn bulk(text: &str) -> Vec<u8> {
     format!("${}\r\n{text}\r\n", text.len()).into()
 }
 
-/// A list, or a map with an even number of values.
+/// Encodes a list, or a map with an even number of values.
 fn list(kind: char, values: &[Vec<u8>]) -> Vec<u8> {
     let each = if kind == '%' { 2 } else { 1 };
     let count = values.len() / each;
@@ -67,7 +67,7 @@ fn list(kind: char, values: &[Vec<u8>]) -> Vec<u8> {
     [start, values[..count * each].concat()].concat()
 }
 
-/// A value as it is sent.
+/// Generates a value, encoded as RESP.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     let text = proptest::sample::select(&TEXTS[..]).prop_map(bulk);
     let line = proptest::sample::select(&LINES[..]).prop_map(|line| line.as_bytes().to_vec());
@@ -80,12 +80,12 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// An answer for the rest of the test.
+/// Returns an action with this reply, which lives for the rest of the test.
 fn lie(answer: Vec<u8>) -> Action {
     Action::Lie(answer.leak())
 }
 
-/// A value, or what is left of one.
+/// Generates a whole or damaged value.
 fn answer() -> impl Strategy<Value = Action> {
     let whole = vec(value(), 1..3).prop_map(|values| values.concat());
     let broken = (value(), any::<u16>(), any::<u8>()).prop_map(|(mut bytes, at, byte)| {
@@ -106,7 +106,7 @@ fn answer() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// Has a command talk with a server that gives these answers, and then the truth.
+/// Runs a command against a server that gives these replies, and then the truth.
 fn converse(redis: &Redis, line: &str, answers: Vec<Action>) -> Result<(), TestCaseError> {
     let mut left = answers.into_iter();
     let proxy = Proxy::with(redis, move |_| left.next().unwrap_or(Action::Pass));
