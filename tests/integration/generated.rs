@@ -1,8 +1,8 @@
-//! What is printed agrees with what is there: man pages, completions, and what the manual tells to do.
+//! Checks that generated files match the program: man pages, completions, and the commands that the manual prints.
 //!
-//! The pages are made from the definition of the command line, with the hand-written sections of
-//! man/parts at their end; `make generate` rewrites them. A hand-written DESCRIPTION replaces the one of the help.
-//! Completions come from clap: of these the tests ask bash, zsh and fish for what redlock and the three scripts add.
+//! The pages come from the definition of the command line, followed by the hand-written sections in man/parts; `make generate`
+//! rewrites them. A hand-written DESCRIPTION replaces that of the help. clap writes the completions. The tests ask bash, zsh
+//! and fish only for the parts that redlock and the three scripts add.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,14 +21,14 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the pages of the manual, also those that are written by hand.
+/// Returns the pages of the manual, including the hand-written ones.
 pub fn man_files() -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(root().join("man")).unwrap().flatten();
     let paths = entries.map(|entry| entry.path());
     paths.filter(|path| path.is_file())
 }
 
-/// All generated pages: their file names and texts.
+/// Returns the file names and texts of all generated pages.
 fn pages() -> Vec<(String, String)> {
     let all = cli::documented();
     let subcommands = all
@@ -39,7 +39,7 @@ fn pages() -> Vec<(String, String)> {
         .collect()
 }
 
-/// docs/recipes.md as a page of the manual.
+/// Converts docs/recipes.md to a page of the manual.
 fn recipes_page() -> (String, String) {
     let version = env!("CARGO_PKG_VERSION");
     let mut text = format!(
@@ -65,7 +65,7 @@ fn recipes_page() -> (String, String) {
                 text += ".IP \\(bu 2\n";
                 item
             });
-            // What stands between backquotes is bold.
+            // Text between backquotes becomes bold.
             let parts = roff(line);
             let parts = parts.split('`').enumerate();
             let bold = parts.map(|(n, part)| match n % 2 {
@@ -76,7 +76,7 @@ fn recipes_page() -> (String, String) {
         }
     }
     text += ".SH SEE ALSO\n.BR redlock (1),\n.BR redlock\\-run (1),\n.BR redlock\\-acquire (1)\n";
-    // An empty paragraph before a heading or another paragraph is none.
+    // Drops empty paragraphs before a heading or another paragraph.
     while text.contains(".PP\n.PP\n") || text.contains(".PP\n.SH") {
         text = text
             .replace(".PP\n.PP\n", ".PP\n")
@@ -88,7 +88,7 @@ fn recipes_page() -> (String, String) {
     ("redlock-recipes.7".into(), text)
 }
 
-/// A line of text in roff.
+/// Converts a line of text to roff.
 fn roff(line: &str) -> String {
     let line = line.replace('\\', "\\e").replace('-', "\\-");
     if line.starts_with(['.', '\'']) {
@@ -98,7 +98,7 @@ fn roff(line: &str) -> String {
     }
 }
 
-/// Returns what is printed for a text in roff.
+/// Returns the printed form of a text in roff.
 pub fn plain(text: &str) -> String {
     let escapes = [("\\-", "-"), ("\\e", "\\"), ("\\(aq", "'"), ("\\&", "")];
     let mut text = text.to_owned();
@@ -108,26 +108,26 @@ pub fn plain(text: &str) -> String {
     text
 }
 
-/// docs/recipes.md without its title.
+/// Returns docs/recipes.md without its title.
 pub fn recipes() -> String {
     let page = fs::read_to_string(root().join("docs/recipes.md")).unwrap();
     let (_, rest) = page.split_once("# Recipes\n").expect("the title");
     rest.to_owned()
 }
 
-/// What `clap_mangen` begins each part of a page with.
+/// Text that `clap_mangen` puts before each part of a page.
 const PREAMBLE: &str = ".ie \\n(.g .ds Aq \\(aq\n.el .ds Aq '\n";
 
-/// Stands in the page of each command for the options of every command.
+/// Pointer, in the page of each command, to the options of every command.
 const COMMON_OPTIONS: &str = ".PP\nOptions of every command, such as \\fB\\-\\-url\\fR and \\fB\\-\\-quiet\\fR: see \\fBredlock\\fR(1).\n";
 
-/// Whether an option is one of every command: redlock(1) describes these.
+/// Returns true if every command has this option: redlock(1) describes these.
 fn is_common(option: &clap::Arg) -> bool {
     option.get_help_heading() == Some(cli::CONNECTION)
         || matches!(option.get_long(), Some("help" | "quiet" | "verbose"))
 }
 
-/// The text with its first letter in lower case, as all NAME sections have it.
+/// Returns the text with its first letter in lower case, like all NAME sections.
 fn uncapitalized(name_section: &str) -> String {
     let (start, about) = name_section.rsplit_once("\\- ").expect("a description");
     let (first, rest) = about.split_at(1);
@@ -136,7 +136,7 @@ fn uncapitalized(name_section: &str) -> String {
 
 fn page(command: &clap::Command, name: &str) -> (String, String) {
     let is_of_subcommand = command.get_name() != "redlock";
-    // clap keeps names as static text.
+    // clap requires `'static` names.
     let static_name: &'static str = name.to_owned().leak();
     let usage = command.clone().render_usage().to_string();
     let mut shown = command
@@ -144,7 +144,7 @@ fn page(command: &clap::Command, name: &str) -> (String, String) {
         .display_name(static_name)
         .name(static_name)
         .override_usage(usage.trim_start_matches("Usage: ").to_owned());
-    // The name section has said the first paragraph.
+    // The NAME section already has the first paragraph.
     if let Some(about) = command.get_long_about().map(ToString::to_string)
         && let Some((_, description)) = about.split_once("\n\n")
     {
@@ -173,7 +173,7 @@ fn page(command: &clap::Command, name: &str) -> (String, String) {
     parts += &section(&|out| man.render_synopsis_section(out));
     parts += &description.unwrap_or_else(|| section(&|out| man.render_description_section(out)));
     let mut options = section(&|out| man.render_options_section(out));
-    // The groups of options are parts of one section.
+    // All groups of options belong in one section.
     for group in cli::help::GROUPS {
         let heading = format!(".SH \"{}\"\n", group.to_uppercase());
         options = options.replace(&heading, &format!(".SS {group}\n"));
@@ -185,8 +185,7 @@ fn page(command: &clap::Command, name: &str) -> (String, String) {
         parts += COMMON_OPTIONS;
     }
     let parts = parts.replace(PREAMBLE, "");
-    // The title has no date: it would have to be kept up to date by hand. clap_mangen would leave
-    // the empty argument out.
+    // The title has no date, because somebody would need to update it by hand. clap_mangen would leave the empty argument out.
     let title = name.to_uppercase();
     let version = env!("CARGO_PKG_VERSION");
     let text = format!(
@@ -228,7 +227,7 @@ fn the_man_pages_are_good_roff() {
     }
 }
 
-/// What a shell prints for a script, as words.
+/// Returns the words that a shell prints for a script.
 fn shell(redis: &Redis, words: &[&str]) -> Vec<String> {
     let mut shell = directly(redis, words);
     shell
@@ -239,7 +238,7 @@ fn shell(redis: &Redis, words: &[&str]) -> Vec<String> {
     end.stdout.split_whitespace().map(str::to_owned).collect()
 }
 
-/// What bash offers at the end of a line; its words are cut as bash cuts them.
+/// Returns bash's completions at the end of a line, after splitting it into words like bash.
 fn bash(redis: &Redis, line: &str) -> Vec<String> {
     let script = r#"
 source completions/redlock.bash
@@ -260,7 +259,7 @@ fn fish(redis: &Redis, line: &str) -> Vec<String> {
     shell(redis, &["fish", "--no-config", "-c", script, line])
 }
 
-/// What an interactive zsh makes of a line and a tab, once it is what was expected.
+/// Returns zsh's completion of a line, waiting until it is the expected one.
 fn zsh_completes(redis: &Redis, line: &str, expected: &str) {
     let script = r#"
 zmodload zsh/zpty
@@ -280,8 +279,8 @@ print -r -- "$line"
     assert!(seen.contains(expected), "{line} became {seen}");
 }
 
-/// Lines, and the only thing that each shell offers at their end. The lock "deploy:prod" is held, "older" has a history, and
-/// two names would be options.
+/// Lines, and the only completion that each shell offers for them. The lock "deploy:prod" is held, "older" has a history, and
+/// two names look like options.
 const COMPLETED: [(&str, &str); 18] = [
     ("sta", "status"),
     ("run --no-w", "--no-wait"),
@@ -323,7 +322,7 @@ fn each_shell_completes_commands_options_and_names_of_live_locks() {
     let url = other.url();
     for complete in [bash, fish] {
         let complete = |line: &str| complete(&redis, &format!("redlock {line}"));
-        // All has been given, or only the user knows what comes next; and nobody has the lock.
+        // Nothing to offer: the line is complete, only the user knows the next word, or nobody holds the lock.
         for line in [
             "acquire a ",
             "extend a ",
@@ -343,7 +342,7 @@ fn each_shell_completes_commands_options_and_names_of_live_locks() {
         assert!(complete("run a -- redlo").contains(&"redlock".to_owned()));
         assert_eq!(complete("run a -- cat ./Makef"), ["./Makefile"]);
     }
-    // bash replaces what follows the last colon or equals sign.
+    // bash replaces the text after the last colon or equals sign.
     assert_eq!(bash(&redis, "redlock release deploy:p"), ["prod"]);
     assert_eq!(bash(&redis, "redlock run --on-unreachable=f"), ["fail"]);
     assert_eq!(fish(&redis, "redlock release deploy:p"), ["deploy:prod"]);
@@ -392,7 +391,7 @@ fn a_server_that_stalls_is_not_waited_for_at_a_tab() {
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 
-/// The commands that make ACL users, as docs/servers.md or the manual prints them.
+/// Returns the commands that create ACL users, from docs/servers.md or the manual.
 fn acl_commands(file: &str) -> [String; 2] {
     let text = fs::read_to_string(root().join(file)).unwrap();
     let text = plain(&text).replace("\\\n", "");
@@ -406,12 +405,12 @@ fn acl_commands(file: &str) -> [String; 2] {
     commands.try_into().expect("two commands")
 }
 
-/// Makes the ACL users that docs/servers.md prints, with the password "secret".
+/// Creates the ACL users of docs/servers.md, with the password "secret".
 pub fn make_acl_users(redis: &Redis) {
     make_acl_users_after(redis, "");
 }
 
-/// The same, after this line in the same shell.
+/// Like `make_acl_users`, after `line` in the same shell.
 fn make_acl_users_after(redis: &Redis, line: &str) {
     let commands = acl_commands("docs/servers.md");
     assert_eq!(commands, acl_commands("man/redlock-protocol.7"));
@@ -424,7 +423,7 @@ fn make_acl_users_after(redis: &Redis, line: &str) {
             .replace("redis-cli", &cli)
             .replace("/etc/redlock.password", "password")
             .replace("viewer.password", "password");
-        // Before, there were no rules for channels, as redlock-protocol(7) says.
+        // Redis before 6.2 has no rules for channels, as redlock-protocol(7) explains.
         let is_old = SERVER.is_before(6, 2);
         let is_known = |word: &&str| !is_old || !word.starts_with("'&") && *word != "resetchannels";
         let words: Vec<&str> = command.split(' ').filter(is_known).collect();
@@ -435,7 +434,7 @@ fn make_acl_users_after(redis: &Redis, line: &str) {
     }
 }
 
-/// How redlock ends with this URL and this line, in the directory of the server.
+/// Runs redlock with this URL and this line, in the directory of the server.
 fn with_url(redis: &Redis, url: &str, line: &str) -> Outcome {
     let words: Vec<&str> = ["-u", url].into_iter().chain(line.split(' ')).collect();
     outcome(redis.redlock(&words).current_dir(redis.dir.path()))
@@ -476,7 +475,7 @@ fn the_printed_acl_rule_for_people_who_may_only_look_permits_that_and_no_more() 
         with_url(&redis, &url, line).assert_code(77);
     }
     assert!(!holder.run.has_ended());
-    // A user that may only read isn't told to become another.
+    // Doctor must not advise a read-only user to become another user.
     let url = format!("redis://viewer:secret@127.0.0.1:{}/1", redis.port);
     let examined = Examined::new(&mut by_url(&url, &[]));
     examined.says("scripts fail: isn't permitted → if it is to acquire locks");
@@ -491,7 +490,7 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
     for level in ["fail", "warn", "unknown"] {
         examined.only(level, "");
     }
-    // Doctor also tries what isn't needed.
+    // Doctor also tries commands that redlock can do without.
     redis.cli(&["ACL", "LOG", "RESET"]);
     let password = redis.dir.path().join("password");
     let password = password.to_str().unwrap();
@@ -519,7 +518,7 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
         end.assert_code(0).assert_says("lock \"a\" released");
         holder.finish().assert_code(79).assert_says("forced free");
 
-        // With a history of one, the second hold has it cut.
+        // With a history of one, the second hold trims it.
         let token = redis.dir.path().join("token");
         let steps = format!(
             "set -e; t={}
@@ -544,22 +543,23 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
             .env("REDLOCK_PASSWORD_FILE", password);
         outcome(&mut job).assert_code(0);
     }
-    // What a script may not do, it may do without.
+    // redlock works without the commands that scripts may not call.
     let refused = redis.cli(&["ACL", "LOG"]);
     assert!(!refused.contains("reason"), "{refused}");
     let url = format!("{}?user=jobs&pass=secret", redis.url());
     with_url(&redis, &url, "REDLOCK_PREFIX=other: run a -- true").assert_code(77);
 }
 
-/// The printed rules that redlock can do without: what is lost is the history, or that waiters and holders are told of
-/// changes instead of looking.
+/// Printed rules that redlock can do without. Without them it loses the history, or the messages about changes, so waiters and
+/// holders poll.
 const DISPENSABLE: &str = "&{redlock:* +getrange +hscan +lpush +ltrim +publish +subscribe +hello +client|tracking \
     +client|caching +role +info";
 
 /// Rules without which waiters poll.
 const OF_MESSAGES: [&str; 3] = ["&{redlock:*", "+publish", "+subscribe"];
 
-/// Lines, with their exit statuses where nothing is missing; # differs for each missing command, as a lock may stay behind.
+/// Lines, with their exit statuses if no rule is missing. # becomes the number of the missing rule, because a lock may stay
+/// behind.
 const WITHOUT: [(&str, i32); 15] = [
     ("status held", 0),
     ("history held", 0),
@@ -581,7 +581,7 @@ const WITHOUT: [(&str, i32); 15] = [
     ("thaw -q free-#", 0),
 ];
 
-/// Expects doctor to name a missing rule if a run can't do without the rule, or if its waiters poll.
+/// Asserts that doctor names a missing rule if a run can't do without the rule, or if its waiters poll.
 #[track_caller]
 fn assert_doctor_names(redis: &Redis, url: &str, missing: &str) {
     let examined = Examined::new(&mut by_url(url, &[]));
@@ -619,7 +619,7 @@ fn each_printed_acl_rule_that_is_missing_is_named_or_not_missed() {
         let left: Vec<&str> = others.collect();
         let user = words!("ACL SETUSER jobs reset on >secret");
         assert_eq!(redis.cli(&[user, &left[..]].concat()), "OK");
-        // Another's tokens: their release is what the user is to do.
+        // Another user acquires these locks: the user under test extends and releases them.
         for (lock, slots) in [("alone", "1"), ("slot", "2")] {
             let acquire = words!("acquire {} --slots {} --format token", lock, slots);
             let acquired = outcome(&mut redis.redlock(acquire));
@@ -636,7 +636,7 @@ fn each_printed_acl_rule_that_is_missing_is_named_or_not_missed() {
             let names_it = refusals.all(|line| line.contains(&format!("{missing} ")));
             assert!(names_it, "{missing} {line}: {end:?}");
             named |= end.code() == Some(77);
-            // What another database holds is not what was prepared.
+            // Another database has other locks, so these statuses don't apply there.
             let is_as_ever = end.code() == Some(status) || is_select;
             assert!(named || is_as_ever, "{missing} {line}: {end:?}");
             if named {

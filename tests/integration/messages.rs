@@ -1,8 +1,8 @@
-//! All sentences that redlock prints, in one file to read through: messages.txt, by the files of the code that they are
-//! in. A new or changed sentence changes it; `UPDATE=1 cargo test --locked --test integration -- messages::` writes it.
+//! Collects all messages of redlock in one file to read through: messages.txt, sorted by source file. A new or changed message
+//! changes it; `UPDATE=1 cargo test --locked --test integration -- messages::` writes it.
 //!
-//! The sentences are the literals of the code, with an example in the place of each value, so none can be forgotten.
-//! Words of tables, help and texts of fewer than four words are left out.
+//! The messages are the string literals of the code, with an example instead of each value, so none can be forgotten. Words of
+//! tables, help, and texts of fewer than four words are left out.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +10,7 @@ use std::fs;
 use crate::generated::root;
 use crate::tidy::sources;
 
-/// The rooms of the code, those first whose sentences most people meet.
+/// Modules of the code, in the order in which most people meet their messages.
 const ROOMS: [&str; 9] = [
     "supervise",
     "report",
@@ -23,10 +23,10 @@ const ROOMS: [&str; 9] = [
     "command/doctor",
 ];
 
-/// Files whose literals aren't sentences: help has its own test, the rest is text of other languages.
+/// Files whose literals aren't messages: help has its own test, and the others contain other languages.
 const NO_SENTENCES: [&str; 3] = ["cli/mod.rs", "cli/help.rs", "command/history/chart.rs"];
 
-/// What stands for a value in a sentence.
+/// Example for each value in a message.
 const EXAMPLES: [(&[&str], &str); 12] = [
     (&["name", "ours", "lock"], "deploy"),
     (&["server", "self", "place"], "redis:6379"),
@@ -42,7 +42,7 @@ const EXAMPLES: [(&[&str], &str); 12] = [
     (&["user"], "user \"jobs\""),
 ];
 
-/// The literals of a source file without its comments.
+/// Returns the literals of a source file, without its comments.
 fn literals(source: &str) -> Vec<String> {
     let quoted = ["'\"'", "'/'", "'\\"];
     let mut rest = source;
@@ -73,7 +73,7 @@ fn literals(source: &str) -> Vec<String> {
     literals
 }
 
-/// A literal as it is printed, with examples for its values; `None` if it is no sentence.
+/// Returns a literal as it is printed, with examples for its values; `None` if it is no sentence.
 fn sentence(literal: &str) -> Option<String> {
     let lines = literal.split("\\\n").map(str::trim_start);
     let text: String = lines.collect();

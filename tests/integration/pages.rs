@@ -1,5 +1,5 @@
-//! The README and the pages of docs/: the README is read in one sitting, each link leads somewhere, the README shows
-//! the lines that redlock prints, and its recipes are among those that are run.
+//! The README and the pages of docs/. The README can be read in one sitting, shows lines that redlock really prints, and has
+//! only tested recipes. All links are valid.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::generated::{recipes, root};
 use crate::support::{Redis, Running, outcome, script, wait_until};
 
-/// The pages for people: where each is, from the root, and its text.
+/// Returns the path of each page for people, from the root, and its text.
 pub fn markdown() -> Vec<(String, String)> {
     let mut pages = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
     for entry in fs::read_dir(root().join("docs")).unwrap().flatten() {
@@ -25,7 +25,7 @@ pub fn markdown() -> Vec<(String, String)> {
     pages.into_iter().map(read).collect()
 }
 
-/// The lines of a page that aren't code.
+/// Returns the lines of a page outside code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut in_code = false;
     text.lines().filter(move |line| {
@@ -35,7 +35,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The code blocks of a section of a page: the language and the text.
+/// Returns the language and text of each code block in a section of a page.
 pub fn blocks(page: &str, heading: &str) -> Vec<(String, String)> {
     let (_, rest) = page
         .split_once(&format!("\n## {heading}\n"))
@@ -47,7 +47,7 @@ pub fn blocks(page: &str, heading: &str) -> Vec<(String, String)> {
     owned.collect()
 }
 
-/// The fragments that lead to the headings of a page, as GitHub makes them.
+/// Returns the fragments of a page's headings, as GitHub generates them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for heading in prose(text).filter(|line| line.starts_with('#')) {
@@ -59,7 +59,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// The targets of the links and pictures of a page.
+/// Returns the targets of the links and pictures on a page.
 fn links(text: &str) -> Vec<&str> {
     let marks = [("](", ')'), ("src=\"", '"'), ("href=\"", '"')];
     let mut links = Vec::new();
@@ -111,7 +111,7 @@ fn each_recipe_of_the_readme_is_run_as_one_of_the_recipes_page() {
     }
 }
 
-/// Options of earlier versions, which are settings now or have no successor.
+/// Options of earlier versions that became settings or were removed.
 const GONE: &str = "expect why pass join unless late idle priority lifo exclusive order cancel-running max-waiting
     wait-tree label password-command restart-grace clock-skew timeline summary by-host follow utc prefix password-file
     tls-ca tls-cert tls-key connect-timeout sync sync-timeout repair-ttl history-size on-lost jitter";
@@ -131,7 +131,7 @@ fn no_page_names_an_option_that_is_gone() {
             let option = word.strip_prefix("--");
             option.is_some_and(|option| GONE.split_whitespace().any(|gone| gone == option))
         };
-        // redlock's own pages name none of another program.
+        // Pages of redlock name no such option of another program either.
         assert_eq!(words.find(is_gone), None, "{page}");
     }
 }
@@ -143,7 +143,7 @@ fn the_readme_has_at_most_300_lines() {
     assert!(lines <= 300, "{lines} lines; the rest belongs in docs/");
 }
 
-/// A line without what differs from run to run: who, how long, numbers and ids.
+/// Returns a line without the parts that differ from run to run: users, durations, numbers and ids.
 fn shape(line: &str) -> String {
     let shape_of = |word: &str| {
         let core = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
@@ -188,7 +188,7 @@ fn the_transcript_at_the_top_of_the_readme_is_what_redlock_prints() {
     let mut status = redis.redlock(&["status"]);
     printed += &outcome(status.env("COLUMNS", "200")).stdout;
     printed += "$ redlock run deploy -- ./deploy.sh\n";
-    // The line comes after a second.
+    // redlock prints the line after a second.
     let waits = outcome(&mut run(&["--wait", "5s"]));
     printed += waits.assert_code(75).stderr.lines().next().expect("a line");
 

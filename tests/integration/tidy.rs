@@ -1,11 +1,11 @@
-//! The invariants of the crate's documentation that can be seen in its text.
+//! The rules of the code that its text shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use crate::generated::root;
 
-/// All source files without tests: where each is below `src`, and its text.
+/// Returns all source files without tests: the path of each below `src`, and its text.
 pub fn sources() -> Vec<(String, String)> {
     let src = root().join("src");
     let mut folders = vec![src.clone()];
@@ -29,13 +29,13 @@ pub fn sources() -> Vec<(String, String)> {
     sources
 }
 
-/// The lines of code of a text: those that are neither blank nor a comment.
+/// Returns the lines of code of a text, without blank lines and comments.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().map(str::trim);
     lines.filter(|line| !line.is_empty() && !line.starts_with("//"))
 }
 
-/// The lines of code that contain one of the words, outside the permitted files.
+/// Returns the lines of code that contain one of the words, outside the permitted files.
 fn strays(words: &[&str], permitted: &[&str]) -> Vec<String> {
     let has_one = |line: &&str| words.iter().any(|word| line.contains(word));
     let mut strays = Vec::new();
@@ -48,27 +48,27 @@ fn strays(words: &[&str], permitted: &[&str]) -> Vec<String> {
     strays
 }
 
-/// What belongs to some files alone: the words of it, and the files or folders.
+/// Words that only some files or folders may contain.
 const BELONGS: [(&str, &str); 11] = [
     ("redis::|use redis|Value::", "protocol/|redis/"),
     (
         "Connection::|Connection>|Connection,|redis::server|Server>",
         "protocol/|redis/",
     ),
-    // Doctor alone asks servers other things than the protocol does.
+    // Only doctor sends requests of its own to servers.
     (
         "rehearse(|client.ask(|roll_call(",
         "protocol/|redis/|command/doctor/server.rs",
     ),
     ("doctor::", "command/|main.rs"),
-    // The variables of a job.
+    // Environment variables of a job.
     (
         "\"REDLOCK_NAME\"|\"REDLOCK_TOKEN\"|\"REDLOCK_FENCE\"|\"REDLOCK_SLOT\"|\"REDLOCK_WAITED_MS\"|REDLOCK_HELD",
         "variables.rs",
     ),
     ("unsafe ", "sys/"),
     ("nix::poll|libc::poll", "sys/poll.rs"),
-    // What is supervised is spawned in one place.
+    // Only one place spawns supervised processes.
     ("sys::spawn(", "supervise/child.rs"),
     ("process::Command", "command/manual.rs|sys/"),
     (
@@ -85,7 +85,7 @@ fn what_belongs_to_some_files_is_nowhere_else() {
         let files: Vec<&str> = files.split('|').collect();
         assert_eq!(strays(&words, &files), [""; 0], "{words:?}");
     }
-    // A connection for locks is opened by each kind of server; all others are opened to ask something.
+    // Each kind of server opens its connections for locks; all other connections are for queries.
     let opens = [
         "Connection::open(",
         "Self::open(",
@@ -162,10 +162,10 @@ fn each_module_imports_only_modules_of_lower_layers() {
     assert_eq!(wrong, [""; 0]);
 }
 
-/// Files that still know each other, as one file and those of its own folder.
+/// Files that still import each other, as single files and those of their own folder.
 const IN_ONE_PIECE: &str = "command/acquisition command/run command/status config report sys";
 
-/// The files of the product: what each is named by (`redis::url` for `redis/url.rs`), and its text.
+/// Returns the modules of the product: the path of each (`redis::url` for `redis/url.rs`), and its text.
 fn modules() -> BTreeMap<Vec<String>, String> {
     let named = sources().into_iter().map(|(name, code)| {
         let parts = name.trim_end_matches(".rs").split('/');
@@ -176,7 +176,7 @@ fn modules() -> BTreeMap<Vec<String>, String> {
     named.collect()
 }
 
-/// The paths in a list such as `a::{b, c::{self, d}}`, whole; what comes after `as` is left out.
+/// Returns the whole paths in a list such as `a::{b, c::{self, d}}`, without their `as` names.
 fn paths(list: &str) -> Vec<String> {
     let mut list = list.to_owned();
     while let Some(close) = list.find('}') {
@@ -193,7 +193,7 @@ fn paths(list: &str) -> Vec<String> {
     paths.map(|path| path.trim().to_owned()).collect()
 }
 
-/// What a file imports, each from the root of the crate on.
+/// Returns the imports of a file, each from the root of the crate.
 fn imports(name: &[String], modules: &BTreeMap<Vec<String>, String>) -> Vec<Vec<String>> {
     let mut imported = Vec::new();
     let mut lines = modules[name].lines().map(str::trim);
@@ -218,7 +218,7 @@ fn imports(name: &[String], modules: &BTreeMap<Vec<String>, String>) -> Vec<Vec<
                 child => {
                     from.push(child.to_owned());
                     if at == 0 && !modules.contains_key(&from) {
-                        // It is of another crate.
+                        // The path belongs to another crate.
                         return None;
                     }
                 }
@@ -229,7 +229,7 @@ fn imports(name: &[String], modules: &BTreeMap<Vec<String>, String>) -> Vec<Vec<
     whole.collect()
 }
 
-/// The file in which something is that is imported by this path: where a file only passes it on, the one that has it.
+/// Returns the file that defines an imported item. Follows re-exports.
 fn file_of(
     path: &[String],
     modules: &BTreeMap<Vec<String>, String>,
@@ -263,7 +263,7 @@ fn no_two_files_need_each_other() {
     }
     let count: usize = needs.values().map(BTreeSet::len).sum();
     assert!(count > 200, "the imports were not found");
-    // Whatever a file needs by way of others.
+    // Returns all direct and indirect imports of a file.
     let all_of = |name: &Vec<String>| {
         let mut all = BTreeSet::new();
         let mut left = vec![name.clone()];
@@ -306,8 +306,8 @@ fn the_table_of_processes_has_each_name_of_a_process_and_a_thread() {
     assert_eq!(names, BTreeSet::new());
 }
 
-/// The most lines of code that each part of the program may have, without tests, comments and blank lines. A figure may be
-/// lowered; it is never raised unless a feature goes (docs/refused.md).
+/// Largest number of lines of code for each part of the program, without tests, comments and blank lines. A number may be
+/// lowered; it is only raised if a feature is removed (docs/refused.md).
 const BUDGET: [(&str, usize); 9] = [
     ("cli", 620),
     ("command", 7016),
