@@ -604,7 +604,7 @@ fn assert_doctor_names(redis: &Redis, url: &str, missing: &str) {
 }
 
 #[test]
-fn each_printed_acl_rule_that_is_missing_is_named_or_not_missed() {
+fn each_missing_acl_rule_is_reported_or_dispensable() {
     let redis = good();
     let [rule, _] = acl_commands("docs/servers.md");
     let (_, rule) = rule.split_once("reset on ").unwrap();

@@ -79,7 +79,7 @@ const BELONGS: [(&str, &str); 11] = [
 ];
 
 #[test]
-fn what_belongs_to_some_files_is_nowhere_else() {
+fn restricted_words_appear_only_in_their_files() {
     for (words, files) in BELONGS {
         let words: Vec<&str> = words.split('|').collect();
         let files: Vec<&str> = files.split('|').collect();

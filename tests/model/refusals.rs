@@ -107,7 +107,7 @@ impl Witness for Refusing {
 }
 
 #[test]
-fn what_a_server_refuses_has_done_nothing_and_what_is_held_is_never_refused() {
+fn a_refused_call_has_no_effect_and_holders_are_never_refused() {
     let seeds = asked("REFUSALS").unwrap_or(SEEDS);
     let refusing = Rc::<RefCell<Refusing>>::default();
     for seed in 1..=seeds {

@@ -177,7 +177,7 @@ fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_takes_i
 }
 
 #[test]
-fn of_many_deploys_at_once_those_that_run_run_in_their_order_and_the_newest_is_the_last() {
+fn concurrent_deploys_run_in_order_and_the_newest_runs_last() {
     for options in ["-q", "-q --cancel-in-progress"] {
         let redis = Redis::left_empty();
         let all = (0..12).map(|number| deploy(&redis, 1 + number * 5 % 12, options));

@@ -76,7 +76,7 @@ fn a_mistake_in_the_file_is_78_and_named_with_its_line() {
 }
 
 #[test]
-fn of_quiet_and_verbose_the_one_that_is_set_where_it_counts_more_does() {
+fn quiet_or_verbose_wins_by_the_precedence_of_its_source() {
     let redis = Redis::start();
     // An empty value in a file sets nothing.
     let empty = configured("REDLOCK_TTL=\nREDLOCK_REASON=''\nREDLOCK_URL=\n");
@@ -306,7 +306,7 @@ fn root_runs_no_command_that_another_user_has_put_on_the_way_to_its_configuratio
 }
 
 #[test]
-fn what_is_no_settings_file_is_78_and_named_and_makes_nothing_wait() {
+fn an_invalid_settings_file_is_78_at_once_and_named() {
     let redis = Redis::start();
     let (directory, file) = with_a_url(&redis);
     let is_refused = |says: &str| {
@@ -358,7 +358,7 @@ fn a_configuration_file_on_a_read_only_mount_is_used_whatever_its_mode() {
 }
 
 #[test]
-fn what_reads_no_settings_and_doctor_work_beside_a_configuration_file_that_is_refused() {
+fn doctor_and_commands_without_settings_work_with_a_refused_configuration_file() {
     let redis = Redis::with(&["--appendonly", "yes"]);
     let file = configured("REDLOCK_URL=redis://127.0.0.1:1\n");
     let path = file.path().join("redlock.env");

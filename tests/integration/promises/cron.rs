@@ -31,7 +31,7 @@ fn a_lock_is_kept_after_a_failure_too_but_not_when_nothing_ran_or_it_took_longer
 }
 
 #[test]
-fn of_twenty_that_race_one_runs_once_per_hour_and_once_for_each_key() {
+fn one_of_twenty_concurrent_jobs_runs_per_hour_and_per_key() {
     let redis = Redis::start();
     let options = ["--once-per 1h", "--once 2026-11-25", "--once 2026-11-26"];
     for (before, options) in options.into_iter().enumerate() {

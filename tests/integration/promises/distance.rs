@@ -52,7 +52,7 @@ fn hand_over(redis: &Redis, proxy: &Proxy, options: &[&str]) -> Outcome {
 }
 
 #[test]
-fn over_a_line_of_any_length_and_if_its_confirmation_is_lost_a_lock_is_handed_over_to_a_command() {
+fn a_lock_is_handed_over_on_slow_lines_and_if_its_confirmation_is_lost() {
     let lines = [50, 200, 400, 800, 1_500].map(|round_trip| (round_trip, "30s", Action::Pass));
     let losses = [
         Action::LoseRequest,
@@ -82,7 +82,7 @@ fn over_a_line_of_any_length_and_if_its_confirmation_is_lost_a_lock_is_handed_ov
 }
 
 #[test]
-fn far_away_or_if_more_matters_than_the_grant_a_command_starts_when_its_lock_is_confirmed() {
+fn command_waits_for_the_confirmation_if_the_grant_is_not_enough() {
     // Confirmation comes first if others must know of the start, the reply decides about it, or the run has another lock before
     // this one.
     for (round_trip, options, starts_on_the_grant) in [

@@ -23,7 +23,7 @@ fn assert_one_line(end: &Outcome) {
 }
 
 #[test]
-fn a_run_says_nothing_and_has_commands_own_status_even_where_that_looks_like_one_of_ours() {
+fn command_status_is_passed_through_silently_even_if_it_collides_with_ours() {
     let redis = Redis::start();
     // The usual line, and a line that clap reads.
     for options in ["a -- sh", "-t 60s a"] {
@@ -185,7 +185,7 @@ fn commands_status_survives_a_release_that_fails_or_is_not_answered() {
 }
 
 #[test]
-fn a_release_counts_that_a_server_without_its_scripts_answers_late() {
+fn a_late_release_succeeds_on_a_server_that_lost_its_scripts() {
     let redis = Redis::start();
     load_scripts(&redis);
     let late = Action::StallReply(Duration::from_millis(1500));

@@ -55,7 +55,7 @@ fn equal_and_larger_numbers_pass_silently_and_a_stale_writer_is_shown_both_and_c
 }
 
 #[test]
-fn without_a_number_that_of_the_run_around_it_refuses_a_writer_that_was_suspended_meanwhile() {
+fn fence_uses_the_number_of_its_run_and_rejects_a_late_writer() {
     let redis = Redis::start();
     let script = r#"echo ready; read go <"$HOME/gate"; redlock fence "$HOME/fence"; echo $?"#;
     let mut gate = Gate::new(&redis);
@@ -71,7 +71,7 @@ fn without_a_number_that_of_the_run_around_it_refuses_a_writer_that_was_suspende
 }
 
 #[test]
-fn no_number_or_what_is_none_is_wrong_usage_and_leaves_the_file_alone() {
+fn a_missing_or_invalid_fence_number_is_a_usage_error() {
     let (_dir, file) = place();
     let path = file.to_str().unwrap();
     let unnumbered = || redlock(&["fence", path]);
@@ -231,7 +231,7 @@ fn fence_asks_no_redis_and_reads_no_settings() {
 }
 
 #[test]
-fn of_fifty_writers_at_once_the_largest_fence_stays_and_it_never_shrinks() {
+fn a_fence_file_never_decreases_under_fifty_concurrent_writers() {
     let (_dir, file) = place();
     fence(&file, "9").assert_code(0);
     let mut writers: Vec<(u64, Running)> = (1..=50)

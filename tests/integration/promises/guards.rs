@@ -457,7 +457,7 @@ fn a_run_waits_for_its_guards_through_requests_that_fail() {
 }
 
 #[test]
-fn the_guards_of_several_locks_are_waited_for_until_one_lease_is_over_where_redis_is_gone() {
+fn without_redis_a_run_waits_a_single_lease_for_the_guards_of_all_its_locks() {
     let mut redis = Redis::start();
     let (holder, mut guard) = guarded(&redis, words!("--ttl 8s a b c d"));
     leave_lock_to(&mut guard, &redis);
@@ -470,7 +470,7 @@ fn the_guards_of_several_locks_are_waited_for_until_one_lease_is_over_where_redi
 }
 
 #[test]
-fn a_guard_of_several_locks_tries_to_leave_them_for_as_long_as_one_where_redis_does_not_answer() {
+fn without_replies_a_guard_leaves_several_locks_in_the_time_of_one() {
     let redis = Redis::start();
     load_scripts(&redis);
     let (holder, mut guard) = guarded(&redis, words!("--ttl 1h a b c d"));

@@ -101,7 +101,7 @@ fn holds_and_skipped_runs_are_bounded_each_and_with_a_size_of_none_nothing_is_ke
 }
 
 #[test]
-fn the_last_ones_and_those_since_may_be_asked_for_and_a_table_of_all_locks_names_them() {
+fn history_selects_the_last_holds_or_those_since_a_time() {
     let redis = Redis::start();
     for line in [
         "a -c 'exit 1'",

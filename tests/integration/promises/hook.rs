@@ -193,7 +193,7 @@ fn a_hook_is_told_that_the_lock_is_lost_and_who_has_taken_it() {
 }
 
 #[test]
-fn a_run_without_its_command_or_without_a_lock_tells_its_end() {
+fn the_hook_learns_the_end_of_a_run_without_command_or_lock() {
     let case = Case::new();
     outcome(&mut case.redlock(words!("run a -- /no/such/command"))).assert_code(127);
     let ended = case.env("ended");
@@ -210,7 +210,7 @@ fn a_run_without_its_command_or_without_a_lock_tells_its_end() {
 }
 
 #[test]
-fn a_hook_has_no_secret_of_redlocks_and_the_rest_of_the_environment() {
+fn a_hook_inherits_the_environment_without_redlocks_secrets() {
     let case = Case::new();
     let mut run = case.run("a", "echo $REDLOCK_TOKEN");
     run.env("REDLOCK_TTL", "20s")
@@ -418,7 +418,7 @@ fn a_typed_ctrl_c_leaves_the_hook_at_work() {
 }
 
 #[test]
-fn nested_runs_tell_each_for_itself_and_a_run_in_a_hook_tells_nothing() {
+fn each_nested_run_calls_its_hook_and_a_run_in_a_hook_calls_none() {
     let redis = Redis::start();
     let log = redis.dir.path().join("log");
     let hook = format!(

@@ -251,7 +251,7 @@ fn the_lock_of_a_killed_keeper_ends_with_its_ttl_and_not_before_while_the_script
 }
 
 #[test]
-fn only_a_process_that_lives_and_may_be_stopped_is_kept_for() {
+fn a_keeper_requires_a_live_process_that_it_may_signal() {
     let redis = Redis::left_empty();
     let refused = |pid: &str| {
         let acquire = words!("acquire a --format token --while-pid", pid);
@@ -274,7 +274,7 @@ fn only_a_process_that_lives_and_may_be_stopped_is_kept_for() {
 }
 
 #[test]
-fn what_a_killed_shell_has_started_or_only_forked_is_stopped_before_its_lock_is_free() {
+fn children_of_a_killed_shell_are_stopped_before_its_lock_is_free() {
     let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let starts = "sleep 60 & echo $!; wait";
@@ -416,7 +416,7 @@ fn a_keeper_is_forked_when_no_other_thread_is_left() {
 }
 
 #[test]
-fn a_script_that_had_to_wait_is_kept_for_as_well() {
+fn a_script_that_waited_for_its_lock_has_a_keeper_too() {
     for options in ["--ttl 6s", "--ttl 6s --slots 2", "--ttl 6s -s"] {
         let redis = Redis::left_empty();
         let first = Gated::start(&redis, &["a"]).ready();
@@ -465,7 +465,7 @@ fn an_acquire_for_a_process_that_ends_meanwhile_says_so() {
 }
 
 #[test]
-fn another_process_than_the_script_may_be_kept_for() {
+fn a_keeper_may_serve_another_process_than_the_script() {
     let redis = Redis::start();
     let text = "sleep 60 & until grep -q sleep /proc/$!/comm; do :; done
         redlock acquire a --while-pid $! --ttl 6s --format token >token; echo $!";
@@ -539,8 +539,7 @@ fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
 }
 
 #[test]
-fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_the_limit_of_descriptors()
- {
+fn descendants_of_a_killed_script_are_stopped_even_at_the_descriptor_limit() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let rest = r#"for n in $(seq 90); do sleep 60 & echo $!; done; echo all; read go <"$HOME/gate"; kill -9 $$"#;
@@ -579,7 +578,7 @@ fn a_script_is_killed_before_all_processes_are_looked_at() {
 }
 
 #[test]
-fn what_a_job_does_beside_a_script_that_reenters_its_lock_goes_on_when_that_script_is_killed() {
+fn other_work_of_a_job_survives_a_killed_script_that_reentered_its_lock() {
     let redis = Redis::left_empty();
     let inner = r#"lock=$(redlock acquire -q a --while-pid $$) || exit
         eval "$lock"; echo $$; read go <gate; kill -SEGV $$"#;

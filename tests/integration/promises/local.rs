@@ -215,7 +215,7 @@ fn the_server_has_nothing_of_whoever_started_it() {
 }
 
 #[test]
-fn of_many_who_come_first_one_starts_the_server_and_all_use_it() {
+fn concurrent_first_commands_start_a_single_server() {
     let Some(host) = Host::new() else { return };
     for _ in 0..3 {
         let start = |number: i32| {
@@ -464,7 +464,7 @@ fn a_full_disk_grants_nothing_and_says_so_until_there_is_room() {
 }
 
 #[test]
-fn where_no_server_is_installed_the_line_that_installs_one_is_said() {
+fn without_a_server_program_redlock_prints_how_to_install_one() {
     let Some(host) = Host::new() else { return };
     fs::create_dir(host.path("none")).unwrap();
     let redlock = host.path("redlock");

@@ -225,7 +225,7 @@ fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
 }
 
 #[test]
-fn a_held_lock_that_is_over_or_was_never_one_is_ignored() {
+fn a_stale_or_invalid_redlock_held_is_ignored() {
     let redis = Redis::start();
     for held in ["a=0123:host:1", "a=", "a", "=", "nonsense a=\u{fc} =b", " "] {
         let script = r#"echo "$REDLOCK_TOKEN"; redis-cli -s "$HOME/redis.sock" GET redlock:a"#;
@@ -372,7 +372,7 @@ fn a_deadlock_in_which_two_paths_lead_to_one_job_is_found_by_the_last_one() {
 }
 
 #[test]
-fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
+fn the_latest_waiter_of_a_deadlock_gives_up() {
     let redis = Redis::left_empty();
     // The others know that the last job waits, and check several times before that job does.
     let stall = Action::Stall(Duration::from_millis(2500));
@@ -463,8 +463,7 @@ fn a_command_that_is_killed_for_one_lost_lock_of_two_is_said_to_be_so_after_rene
 }
 
 #[test]
-fn of_several_locks_the_loss_of_any_is_noticed_from_their_start_over_a_long_line_and_long_after_it()
-{
+fn the_loss_of_any_of_several_locks_is_noticed_early_and_late() {
     for (lost, is_early) in [("b", true), ("a", false), ("b", false)] {
         let redis = Redis::start();
         load_scripts(&redis);

@@ -97,7 +97,7 @@ fn a_renewal_leaves_the_lock_of_another_as_it_is_though_our_entry_is_still_there
 }
 
 #[test]
-fn a_live_waiter_behind_1500_dead_ones_is_to_ask_again_at_once_until_a_free_lock_is_its_own() {
+fn a_live_waiter_behind_1500_dead_ones_retries_until_it_has_the_lock() {
     let redis = Redis::start();
     take(&redis, "holder", "1");
     crowd(&redis, 1500, "1");

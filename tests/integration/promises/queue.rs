@@ -92,8 +92,7 @@ fn a_release_passes_ten_killed_waiters_over_and_grants_the_lock_to_a_live_one() 
 }
 
 #[test]
-fn stopped_waiters_ahead_cost_a_live_one_a_grant_and_a_heartbeat_and_come_back_in_their_old_places()
-{
+fn suspended_waiters_delay_a_live_one_briefly_and_keep_their_places() {
     for count in [1, 3] {
         let redis = Redis::left_empty();
         let holder = Gated::start(&redis, &["a"]).ready();
@@ -279,7 +278,7 @@ fn waiters_keep_their_turns_though_the_server_has_forgotten_all_and_the_second_i
 }
 
 #[test]
-fn where_messages_are_forbidden_to_some_or_to_all_the_order_of_turns_is_the_same() {
+fn waiters_keep_their_order_without_permission_for_messages() {
     let (deaf, mute) = (&["-subscribe"][..], &["-publish"][..]);
     // The holder and three waiters; `true` for the restricted ones.
     for (rules, limited) in [
@@ -305,7 +304,7 @@ fn where_messages_are_forbidden_to_some_or_to_all_the_order_of_turns_is_the_same
 }
 
 #[test]
-fn of_twenty_that_race_to_wait_behind_few_as_many_wait_as_may_and_the_others_give_up() {
+fn max_queue_holds_for_twenty_concurrent_runs() {
     let redis = Redis::left_empty();
     let holder = Gated::start(&redis, &["a"]).ready();
     let words = words!("run -q --max-queue 3 -E 7 a -- true");

@@ -116,7 +116,7 @@ fn acquire_shows_the_script_as_the_holder() {
 }
 
 #[test]
-fn over_a_long_line_extend_lasts_as_long_as_was_asked_for_from_its_end_on() {
+fn an_extension_over_a_slow_line_lasts_as_long_as_requested() {
     let redis = Redis::start();
     load_scripts(&redis);
     // A longer line allows a later check.
@@ -129,7 +129,7 @@ fn over_a_long_line_extend_lasts_as_long_as_was_asked_for_from_its_end_on() {
 }
 
 #[test]
-fn over_a_long_line_an_extension_by_a_year_leaves_the_run_its_lock() {
+fn an_extension_by_a_year_over_a_slow_line_keeps_the_lock() {
     let redis = Redis::start();
     let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(200));
     let script = format!(
@@ -150,7 +150,7 @@ const EXTENDED: &str =
     r#"redlock extend --for 1m && echo ready; read go <"$HOME/gate"; redlock extend && echo ours"#;
 
 #[test]
-fn whoever_was_extended_survives_a_redis_that_stands_still_for_longer_than_the_ttl() {
+fn an_extended_lock_survives_a_stall_longer_than_the_ttl() {
     let options = "--ttl 6s -k 100ms a";
     let nested = format!("exec redlock run {options} -c '{EXTENDED}'");
     let kept = format!(r#"eval "$(redlock acquire {options} --while-pid $$)"; {EXTENDED}"#);
@@ -214,7 +214,7 @@ fn inside_of_runs_each_lock_is_known_by_its_name() {
 }
 
 #[test]
-fn a_token_in_a_file_does_for_both() {
+fn extend_and_release_read_the_token_from_a_file() {
     let redis = Redis::start();
     let script = "redlock acquire a --format token >t && redlock extend a --token-file t &&
         redlock extend a --for 2m --token-file t && redlock release a --token-file - <t";

@@ -666,7 +666,7 @@ fn a_run_that_could_not_release_its_locks_says_within_which_time_they_expire() {
 }
 
 #[test]
-fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary_answers() {
+fn without_a_primary_a_run_releases_many_locks_in_the_time_of_one() {
     let mut all = Replicated::start();
     let options = words!("run --ttl 1m -k 2s REDLOCK_REDIS_TIMEOUT=2s");
     let names = locks(20);

@@ -301,7 +301,7 @@ fn an_acquire_that_cannot_say_its_token_is_refused() {
 }
 
 #[test]
-fn the_first_process_is_kept_for_only_when_it_is_the_script_itself() {
+fn a_keeper_serves_pid_1_only_if_it_is_the_script() {
     // Outside a namespace, a lost lock would stop the whole machine.
     let own = some_or_return!(in_own_pids());
     let redis = Redis::left_empty();
@@ -334,7 +334,7 @@ fn a_script_that_is_the_first_process_gives_its_lock_back_at_its_end() {
 }
 
 #[test]
-fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
+fn a_keeper_forwards_sigterm_once_and_never_escalates_to_a_kill() {
     let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let text = r#"eval "$(redlock acquire a --ttl 6s -k 100ms --while-pid $$)"

@@ -74,7 +74,7 @@ fn a_command_that_goes_on_after_sigterm_is_killed_before_the_lock_is_free() {
 }
 
 #[test]
-fn without_a_process_that_watches_nothing_is_changed_and_the_line_to_type_is_shown() {
+fn stop_without_a_supervisor_changes_nothing_and_prints_the_command_to_type() {
     let redis = Redis::start();
     let refused = |text: &str| {
         let before = redis.cli(&["GET", "redlock:a"]);
@@ -92,7 +92,7 @@ fn without_a_process_that_watches_nothing_is_changed_and_the_line_to_type_is_sho
 }
 
 #[test]
-fn of_several_holders_one_is_named_by_a_part_of_its_id_or_all_are() {
+fn stop_selects_one_of_several_holders_by_id_prefix_or_all() {
     let redis = Redis::left_empty();
     let runs = [(); 3].map(|()| Gated::start(&redis, &["--slots", "3", "a"]).ready());
     let text = "lock \"a\" has 3 holders; nothing was changed";
@@ -473,7 +473,7 @@ fn stop_of_several_holders_waits_for_redis_for_as_long_as_the_longest_lease() {
 }
 
 #[test]
-fn of_several_slots_one_that_ends_is_seen_soon() {
+fn stop_soon_notices_the_end_of_one_of_several_slots() {
     let redis = Redis::start();
     let start = || Running::ready(&mut redis.run("--slots 2 a", "echo ready; exec sleep 60"));
     let mut other = start();
@@ -489,7 +489,7 @@ fn of_several_slots_one_that_ends_is_seen_soon() {
 }
 
 #[test]
-fn what_was_asked_of_a_holder_is_seen_by_all_until_it_has_ended() {
+fn a_stop_request_is_visible_to_all_until_the_holder_has_ended() {
     let redis = Redis::start();
     let script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done";
     let mut run = Running::ready(&mut redis.run("--kill-after 20s --ttl 60s a", script));

@@ -200,7 +200,7 @@ fn when_redlock_is_killed_the_child_dies_and_the_lock_within_its_ttl() {
 }
 
 #[test]
-fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is_asked() {
+fn a_redlock_suspended_past_its_deadline_kills_the_child_before_any_request() {
     // redlock was stopped either while idle, after a renewal and another check, or during a renewal. The reply arrives
     // meanwhile, so redlock doesn't blame Redis.
     for is_renewing in [false, true] {

@@ -94,7 +94,7 @@ fn a_silent_redis_is_reported_once_an_outage_with_when_the_command_is_stopped() 
 }
 
 #[test]
-fn a_redis_that_refuses_renewals_is_reported_with_why_and_not_with_quiet() {
+fn refused_renewals_are_reported_with_the_reason_unless_quiet() {
     let redis = Redis::start();
     let mut run = heard(&redis, "REDLOCK_ON_LOST=warn", "--ttl 10s");
     let mut silent = redis.run("-q --ttl 10s -k 100ms b", UNTIL_GO);

@@ -115,7 +115,7 @@ fn assert_runs_when_listed(all: &Replicated, is_meant: fn(&str, &str) -> bool) {
 }
 
 #[test]
-fn with_sync_all_a_former_primary_is_not_waited_for_before_it_follows_be_it_dead_or_back() {
+fn with_sync_all_a_run_does_not_wait_for_a_former_primary_that_does_not_follow() {
     let mut all = Replicated::start();
     let words = ["REDLOCK_SYNC=all", "--ttl", "30s", "-k", "1s"];
     let holder = job(&all, "holder", &words).ready();

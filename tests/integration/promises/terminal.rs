@@ -120,7 +120,7 @@ fn a_command_that_another_process_stops_or_its_child_that_is_stopped_stops_no_ot
 }
 
 #[test]
-fn what_withstands_ctrl_z_is_dead_when_its_lease_ends() {
+fn work_that_ignores_ctrl_z_is_dead_when_its_lease_ends() {
     let redis = Redis::start();
     // The terminal stops neither a process in another session nor a COMMAND that ignores the key.
     for text in [

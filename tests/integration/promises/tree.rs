@@ -503,7 +503,7 @@ fn without_with_children_descendants_of_a_command_or_script_that_ended_by_itself
 }
 
 #[test]
-fn what_a_command_has_left_is_asked_to_stop_when_it_was_killed_or_its_run_ends_with_children() {
+fn survivors_get_sigterm_after_command_was_killed_or_a_run_with_children_ends() {
     let child = r#"perl -e "$1" & echo command $$; wait"#;
     let session = r#"setsid perl -e "$1" & echo command $$; wait"#;
     let orphan = r#"(setsid perl -e "$1" & exit 0); echo command $$; sleep 50"#;
@@ -582,8 +582,7 @@ fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Outcome> {
 }
 
 #[test]
-fn below_a_proc_of_another_pid_namespace_no_number_is_signalled_and_work_that_is_not_seen_keeps_its_lock()
- {
+fn with_a_foreign_proc_no_pid_is_signalled_and_invisible_work_keeps_its_lock() {
     // According to that /proc, redlock has the pid of the script itself, so all these processes seem to be its children.
     let others = r#"
         sleep 60 &
@@ -628,8 +627,7 @@ fn below_a_proc_of_another_pid_namespace_no_number_is_signalled_and_work_that_is
 }
 
 #[test]
-fn below_a_proc_of_another_pid_namespace_no_keeper_is_left_and_no_words_of_other_processes_are_shown()
- {
+fn with_a_foreign_proc_there_is_no_keeper_and_no_foreign_command_line() {
     let redis = Redis::start();
     // A keeper couldn't find the script's descendants. The parent of the acquire has pid 1, which belongs to another process in
     // that /proc.

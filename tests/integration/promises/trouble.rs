@@ -253,7 +253,7 @@ fn a_replica_is_78_for_what_writes_and_what_reads_says_that_it_may_be_old() {
 }
 
 #[test]
-fn of_more_runs_at_once_than_redis_admits_clients_each_has_its_turn() {
+fn more_runs_than_maxclients_all_get_their_turn() {
     let redis = Redis::start();
     set(&redis, "maxclients", "50");
     let start = |number: usize| {
@@ -683,7 +683,7 @@ fn a_url_that_is_wrong_or_leads_nowhere_is_named_with_the_place_where_it_is_set(
 }
 
 #[test]
-fn where_no_url_was_given_and_nothing_listens_the_line_that_starts_a_server_here_is_said() {
+fn without_a_url_and_a_server_redlock_prints_how_to_start_one() {
     return_unless!(is_permitted(words!("unshare --net ip link set lo up")));
     let redis = Redis::start();
     let programs = redis.dir.path().display();

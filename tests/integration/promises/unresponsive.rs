@@ -91,8 +91,7 @@ fn a_command_whose_process_or_exec_comes_when_the_lease_is_over_never_starts() {
 }
 
 #[test]
-fn one_signal_ends_a_command_that_has_no_answer_and_what_it_may_have_changed_is_said_also_by_itself()
- {
+fn one_signal_ends_a_command_without_a_reply_and_prints_what_may_have_changed() {
     for (line, done) in [
         ("run a -- true", ""),
         ("run -n a -- true", ""),

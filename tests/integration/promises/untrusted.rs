@@ -530,7 +530,7 @@ fn text_of_other_clients_is_no_command_to_a_ci_agent() {
 }
 
 #[test]
-fn names_that_a_shell_xargs_or_redlock_would_take_for_something_else_are_left_out_of_the_names() {
+fn names_that_are_unsafe_in_scripts_are_not_listed() {
     let redis = Redis::start();
     let mark = redis.dir.path().join("ran");
     let evil = format!("--shell=touch${{IFS}}{}", mark.display());

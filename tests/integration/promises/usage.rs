@@ -22,7 +22,7 @@ fn mistake(words: &[&str]) -> String {
 }
 
 #[test]
-fn each_line_that_would_take_another_lock_than_was_meant_is_shown_as_it_was_meant() {
+fn a_line_that_would_take_the_wrong_lock_is_corrected() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     script(dir.path(), "deploy.sh", "#!/bin/sh\necho \"$@\"\n");
@@ -78,7 +78,7 @@ fn a_command_that_is_no_program_is_explained() {
 }
 
 #[test]
-fn a_variable_that_others_read_is_named_where_it_would_have_helped() {
+fn a_mistaken_variable_is_named_if_it_would_have_helped() {
     let port = crate::support::free_port();
     let listens = std::net::TcpStream::connect("127.0.0.1:6379").is_ok();
     if !listens {
