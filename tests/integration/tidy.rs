@@ -110,8 +110,8 @@ fn decisions_read_no_clock_and_do_no_io() {
     assert_eq!(broken, [""; 0]);
 }
 
-/// The modules of each layer, from the top down, as `docs/architecture.md` lists them. A module imports only modules of lower
-/// layers, so each can be read, and changed, with those alone.
+/// Returns the modules of each layer, from the top down, from `docs/architecture.md`. A module imports only modules of lower
+/// layers, so each can be read, and changed, with only those.
 fn layers() -> Vec<Vec<String>> {
     let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
     let (_, section) = page.split_once("\n## Layers\n").unwrap();
@@ -124,7 +124,7 @@ fn layers() -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The modules that a line names after `crate::`.
+/// Returns the modules that a line names after `crate::`.
 fn named_modules(line: &str) -> Vec<&str> {
     let ends_word = |c: char| !c.is_ascii_alphanumeric() && c != '_';
     let lists = line.split("crate::").skip(1);

@@ -147,7 +147,7 @@ pub struct Client {
     dies_at: Option<Moment>,
     pending: Option<Pending>,
     renewals: Renewals,
-    /// Whether the short script is enough; `None` before a renewal over this connection has an answer.
+    /// True if the short script is enough; `None` before a renewal over this connection has an answer.
     is_plain: Option<bool>,
     digest: Cached,
 }

@@ -294,14 +294,14 @@ const USUAL: [Kind; 7] = [
 /// Faults of messages alone.
 const MESSAGES: [Kind; 4] = [Kind::Cut, Kind::Messages, Kind::Repeat, Kind::Late];
 
-/// Users may end runs that wait.
+/// Lets users end runs that wait.
 fn two_runs_that_are_interrupted() -> Rules {
     let mut rules = rules("two runs, interrupted", 2).with(1, &USUAL);
     rules.may_interrupt = true;
     rules
 }
 
-/// Another client's writes, or a restart without data, may take a lock from its holder. Then two commands may run until the
+/// Lets another client's writes, or a restart without data, take a lock from its holder. Then two commands may run until the
 /// first run notices. Their fencing tokens still grow, and each command ends with its lease.
 fn lost_data() -> Rules {
     rules("keys are deleted, and the server restarts empty", 2)
@@ -309,7 +309,7 @@ fn lost_data() -> Rules {
         .promising(&EVEN_IF_LOST)
 }
 
-/// A change of a server's clock moves the ends of all leases on that server.
+/// Changes a server's clock, which moves the ends of all leases on that server.
 fn set_clock() -> Rules {
     rules("the server's clock is set", 2)
         .with(1, &[Kind::SetClock(3_600_000), Kind::SetClock(1500)])
@@ -352,7 +352,7 @@ fn frozen() -> Rules {
         .also_promising(FreezeHolds)
 }
 
-/// The second run ignores the freeze, and goes in ahead of the third one.
+/// Lets the second run ignore the freeze, and go in ahead of the third one.
 fn frozen_and_ignored() -> Rules {
     let mut rules = rules("a freeze, and a run that ignores it", 3)
         .unlike()
@@ -364,7 +364,7 @@ fn frozen_and_ignored() -> Rules {
     rules
 }
 
-/// A person frees the lock: until its run notices, two commands may run.
+/// Lets a person free the lock: until its run notices, two commands may run.
 fn forced() -> Rules {
     let json = serde_json::to_vec(&who("desk")).expect("JSON");
     let force = lock().call(&FORCE, vec![Vec::new(), json, "0".into(), "0".into()]);
@@ -405,7 +405,8 @@ fn once_with_key() -> Rules {
     })
 }
 
-/// The hold of a dead run ends with its lease. A waiter has 5 s to confirm a grant; the next waiter asks with its heartbeat.
+/// Bounds the idle time of a lock. The hold of a dead run ends with its lease. A waiter has 5 s to confirm a grant; the next
+/// waiter asks with its heartbeat.
 fn served() -> Rules {
     rules("a free lock is granted", 2)
         .with(1, &USUAL)
@@ -413,7 +414,7 @@ fn served() -> Rules {
         .promising(&[Served(TTL + 8 * SECOND)])
 }
 
-/// Killed waiters are passed over at once.
+/// Kills waiters, which are passed over at once.
 fn dead_waiters() -> Rules {
     let mut rules = rules("killed waiters are passed over", 3)
         .with(1, &[Kind::KillWaiter])
@@ -425,12 +426,12 @@ fn dead_waiters() -> Rules {
 
 const AT_ONCE: Promise = Served(Duration::from_millis(10));
 
-/// Without a fault, a released lock is granted at once.
+/// Checks that without a fault a released lock is granted at once.
 fn handed_on() -> Rules {
     rules("a released lock is granted at once", 3).also_promising(AT_ONCE)
 }
 
-/// The server's clock runs faster than those of the clients, by this many percent.
+/// Lets the server's clock run faster than those of the clients, by this many percent.
 fn fast_clock(percent: i64) -> Rules {
     let mut rules = rules("the server's clock runs faster", 2)
         .with(1, &[Kind::Late, Kind::Cut])
@@ -439,7 +440,7 @@ fn fast_clock(percent: i64) -> Rules {
     rules
 }
 
-/// The whole safety margin of a lease is used up. Each answer takes the longest time with which a command still starts at once.
+/// Uses up the whole safety margin of a lease. Each answer takes the longest time with which a command still starts at once.
 /// The server's clock is 1 % faster, and a killed command is dead after 2 % of a lease.
 fn with_late_answers(name: &'static str, runs: usize, ttl: Duration) -> Rules {
     let rules = rules(name, runs).with(1, &[Kind::Late]).each(|run| {
@@ -457,20 +458,20 @@ fn with_late_answers(name: &'static str, runs: usize, ttl: Duration) -> Rules {
     }
 }
 
-/// A lease begins with its request, and after each renewal with the request of that.
+/// Delays answers: a lease begins with its request, and after each renewal with the request of that.
 fn late_answers() -> Rules {
     with_late_answers("answers take 90 ms", 1, TTL)
 }
 
-/// A run knows of a grant only that it began, by the server's clock, some time after the run's last request. A person who thaws
-/// the lock grants it to the run.
+/// Delays answers and grants. A run knows of a grant only that it began, by the server's clock, some time after the run's last
+/// request. A person who thaws the lock grants it to the run.
 fn late_answers_and_grants() -> Rules {
     with_late_answers("answers and grants take 90 ms", 1, 5 * SECOND)
         .with_deeds(freeze_and_thaw(SECOND))
         .lasting(6 * SECOND)
 }
 
-/// Two of three runs at a time, each in its own slot.
+/// Admits two of three runs at a time, each in its own slot.
 fn slots() -> Rules {
     rules("two slots for three runs", 3)
         .with(1, &[Kind::Kill])
@@ -478,7 +479,7 @@ fn slots() -> Rules {
         .each(|run| run.wish.limit = Limit::slots(2))
 }
 
-/// A reader and a writer, with all faults of processes and messages.
+/// Returns a reader and a writer, with all faults of processes and messages.
 fn reader_and_writer() -> Rules {
     let mut rules = rules("a reader and a writer", 2)
         .unlike()
@@ -488,7 +489,7 @@ fn reader_and_writer() -> Rules {
     rules
 }
 
-/// Runs with sequence numbers (`--supersede --seq`), of which a later one may come first.
+/// Returns runs with sequence numbers (`--supersede --seq`), of which a later one may come first.
 fn in_order(name: &'static str, runs: usize) -> Rules {
     let mut numbers = 1..;
     rules(name, runs)
@@ -505,7 +506,7 @@ fn three_in_order() -> Rules {
     in_order("three runs in an outside order", 3)
 }
 
-/// Every quarter of a second, and a bit more rarely further behind, waiters that no message reaches check the lock.
+/// Longest wait for waiters that no message reaches: they check every quarter of a second, a bit more rarely further behind.
 const LOOK: Promise = Served(Duration::from_millis(350));
 
 fn polling() -> Rules {
@@ -525,7 +526,7 @@ fn failover(sync: Sync) -> Rules {
         .lasting(6 * SECOND)
 }
 
-/// Without `REDLOCK_SYNC` a lock may be lost, but some promises still hold.
+/// Fails over without `REDLOCK_SYNC`: a lock may be lost, but some promises still hold.
 fn failover_without_sync() -> Rules {
     let rules = failover(Sync::None)
         .named("a failover without SYNC")
@@ -537,7 +538,7 @@ fn failover_without_sync() -> Rules {
     }
 }
 
-/// A primary with three replicas and three sentinels. The network is cut in two, and the sentinel on the old primary's side is
+/// Cuts the network of a primary with three replicas and three sentinels in two. The sentinel on the old primary's side is
 /// reset, after which it lists only the replica on its side, which has all data.
 fn cut_with_a_sentinel() -> Rules {
     let rules = failover(Sync::All)
@@ -551,7 +552,7 @@ fn cut_with_a_sentinel() -> Rules {
     }
 }
 
-/// Guarded work under the hold of the first run, with faults of both, while another run waits.
+/// Guards work under the hold of the first run, with faults of both, while another run waits.
 fn guarded(name: &'static str) -> Rules {
     let mut rules = rules(name, 3)
         .unlike()
@@ -564,7 +565,7 @@ fn guarded(name: &'static str) -> Rules {
     rules
 }
 
-/// Without faults no two commands ever run, and the lock is handed over as soon as the guard has ended.
+/// Checks that without faults no two commands ever run, and that the lock is handed over as soon as the guard has ended.
 fn guarded_without_faults() -> Rules {
     guarded("a guard, and no fault")
         .without_faults()
@@ -789,7 +790,7 @@ fn defects() -> Vec<Defect> {
     ]
 }
 
-/// A stopped process can't stop its command: only the fencing token keeps that from doing harm.
+/// Stops processes, which then can't stop their commands: only the fencing token keeps these from doing harm.
 fn stopped() -> Rules {
     rules("redlock, stopped for longer than its lease", 2)
         .with(1, &[Kind::Stop])

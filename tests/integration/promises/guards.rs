@@ -324,7 +324,7 @@ fn guarded_work_is_dead_before_the_lease_ends_where_redis_does_not_answer() {
 #[test]
 fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews_however_late_answers_are()
  {
-    // Delays or losses of the replies to the guard, and the expected number of its requests.
+    // Delays or losses of the replies to the guard, and the expected number of replies that arrive.
     type Hook = fn(&Request) -> Action;
     let hooks: [(Hook, std::ops::Range<usize>); 3] = [
         (|_| Action::Pass, 2..usize::MAX),
@@ -479,7 +479,7 @@ fn without_replies_a_guard_leaves_several_locks_in_the_time_of_one() {
     guard.expect_line("over");
     let began = Instant::now();
     guard.finish_saying(0, "may be kept until its lease ends");
-    // Two attempts of two seconds, and the time to send the requests for the other lock.
+    // Two attempts of two seconds, and the time to send the requests for the other locks.
     assert_took_less(began, Duration::from_secs(10));
     redis.resume();
     holder.end(&redis);

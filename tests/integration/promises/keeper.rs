@@ -608,7 +608,7 @@ fn keepers_do_not_wait_for_each_other() {
     let script = format!("{lock}; lock a $$; lock b $$; {again}; {again}");
     outcome(&mut bash(&redis, &script)).assert_code(0);
     redis.await_free("a b");
-    // Keepers don't wait for a run that waits for its tree, either, or the reverse.
+    // Keepers and a run that waits for its tree don't wait for each other, either.
     let inner = format!("{lock}; {again} & {again} & wait");
     outcome(&mut redis.run("-q c --with-children -- bash", &inner)).assert_code(0);
     redis.await_free("a c");

@@ -397,7 +397,7 @@ fn a_sentinel_that_never_answers_costs_a_moment_and_two_of_three_keep_a_run_from
         let began = Instant::now();
         assert_runs(&all, words!("--url {} REDLOCK_REDIS_TIMEOUT=50s", &url));
         assert_took_less(began, Duration::from_secs(25));
-        // A lock can also be held, renewed several times and released.
+        // With this URL redlock also renews a lock several times, and releases it.
         let words = words!("run --url {} --ttl 9s -k 200ms a", &url);
         let holder = start(&all, "holder", words).ready();
         all.servers[0].await_renewals("a", 2);
@@ -676,7 +676,7 @@ fn without_a_primary_a_run_releases_many_locks_in_the_time_of_one() {
     let began = Instant::now();
     holder.open();
     holder.finish().assert_code(0);
-    // Two seconds for the first lock, and one more attempt for each other: not forty seconds.
+    // Two seconds for the first lock, and one more attempt for each other lock: not forty seconds.
     assert_took_less(began, Duration::from_secs(30));
 }
 

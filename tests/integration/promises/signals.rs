@@ -545,7 +545,7 @@ fn a_second_request_that_is_sent_half_a_second_after_the_first_kills() {
         ("INT", "TERM"),
     ] {
         let steps = format!("{first}@redlock ~{first} pause {second}@redlock >137");
-        // The kill comes long before the minute of --kill-after is over, or this would never end.
+        // The kill comes long before the minute of --kill-after is over, or this test would never end.
         check(&redis, NoTerminal, "ONE COUNTS INT TERM", &steps);
     }
     // On a terminal, COMMAND's children get both signals too.

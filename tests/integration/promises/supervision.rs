@@ -224,7 +224,7 @@ fn a_redlock_suspended_past_its_deadline_kills_the_child_before_any_request() {
         await_watchdog(running.pid());
         wait_until("it sleeps", || state(running.pid()) == Some('S'));
         running.suspend();
-        // Without the watchdog, which would kill COMMAND; a renewal might have started a new one before.
+        // Killed only now, because a renewal might have started another watchdog before.
         send(forked_watchdog(running.pid()).unwrap(), libc::SIGKILL);
         redis.await_free("a");
         assert!(is_alive(child), "it doesn't know yet");

@@ -104,7 +104,7 @@ fn a_child_of_the_shell_before_is_neither_stopped_with_command_nor_waited_for() 
             wait_until("COMMAND is at work", || out.exists());
             run.signal(Signal::SIGTERM);
         }
-        // The end comes long before the minute of --kill-after is over, or this would never end.
+        // The end comes long before the minute of --kill-after is over, or this test would never end.
         run.finish().assert_code(code);
         let log = || fs::read_to_string(redis.dir.path().join("log")).unwrap_or_default();
         wait_until("the logger has got all", || log().ends_with(".\n"));

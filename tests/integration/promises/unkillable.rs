@@ -6,7 +6,7 @@
 use crate::promises::keeper::keeper;
 use crate::support::prelude::*;
 
-/// Starts a program of root that prints `ready` with its pid, and ends when the gate opens.
+/// Program of root that prints `ready` with its pid, and ends when the gate opens.
 const ROOTS: &str = "./become sh -c 'echo ready $$; exec head -n 1 gate'";
 
 /// Starts a command of this user below a /proc with this hidepid: 2 and 4 hide the processes of other users.

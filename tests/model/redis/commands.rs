@@ -503,7 +503,7 @@ fn between(low: &[u8], high: &[u8]) -> Result<impl RangeBounds<i64> + use<>, Str
     Ok((bound(low)?, bound(high)?))
 }
 
-/// A bound, which excludes itself if it begins with a parenthesis.
+/// Parses a bound, which excludes itself if it begins with a parenthesis.
 fn bound(word: &[u8]) -> Result<Bound<i64>, String> {
     Ok(match word {
         b"-inf" | b"+inf" => Bound::Unbounded,
