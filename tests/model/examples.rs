@@ -208,7 +208,7 @@ fn deed(words: &[String], names: &mut Names) -> Result<(Deed, Option<&'static st
     let channel = |token: &str| format!("{{redlock:a}}:{}", id(token));
     let command = |name: &str| {
         let mut all = crate::protocol::model::redis::commands::names();
-        all.find(|known| *known == name)
+        all.find(|other| *other == name)
             .ok_or_else(|| format!("no command {name}"))
     };
     let deed = match refs[..] {
@@ -258,7 +258,7 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
     let mut given: BTreeMap<&str, String> = BTreeMap::new();
     for (n, word) in words.iter().enumerate() {
         let pair = word.split_once('=').filter(|(name, _)| {
-            parameters.iter().any(|(known, _)| known == name) || ["history", "args"].contains(name)
+            parameters.iter().any(|(other, _)| other == name) || ["history", "args"].contains(name)
         });
         let (name, value) = match pair {
             Some(pair) => pair,

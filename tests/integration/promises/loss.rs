@@ -136,10 +136,10 @@ fn a_lease_that_begins_with_a_late_answer_ends_within_the_ttl_of_its_question() 
     side_by_side(ways, |(operation, outer)| {
         let redis = Redis::start();
         load_scripts(&redis);
-        let (asks, asked) = std::sync::mpsc::channel();
+        let (times, sent_at) = std::sync::mpsc::channel();
         let proxy = Proxy::with(&redis, move |request: &Request| {
             if request.operation == operation && request.before == 0 {
-                let _ = asks.send(now());
+                let _ = times.send(now());
                 Action::StallReply(LATE)
             } else if request.operation == "renew" {
                 Action::LoseRequest
@@ -148,7 +148,7 @@ fn a_lease_that_begins_with_a_late_answer_ends_within_the_ttl_of_its_question() 
             }
         });
         let (mut run, _) = stubborn(&redis, outer, &proxy.url());
-        let over = asked.recv_timeout(TIMEOUT).unwrap() + LEASE;
+        let over = sent_at.recv_timeout(TIMEOUT).unwrap() + LEASE;
         run.expect_line("TERM");
         run.finish().assert_code(79);
         assert_dead_before(redis.dir.path(), over);

@@ -190,7 +190,7 @@ impl Proxied {
         operation: &'static str,
     ) -> HeldBack {
         let (reached, waiting) = channel();
-        let (go, told) = channel();
+        let (go, action) = channel();
         let (mut begins, mut is_over) = (after.is_none(), false);
         self.proxies[server].set_hook(move |request| {
             begins |= after == Some(request.operation.as_str());
@@ -199,7 +199,7 @@ impl Proxied {
             }
             is_over = true;
             let _ = reached.send(());
-            told.recv_timeout(TIMEOUT).unwrap_or(Action::Pass)
+            action.recv_timeout(TIMEOUT).unwrap_or(Action::Pass)
         });
         HeldBack { waiting, go }
     }

@@ -493,7 +493,7 @@ fn changes(names: &Names, before: &Snapshot, after: &Snapshot, now_ms: i64) -> V
     // Keys by the way in which they ended.
     let mut gone: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut all: Vec<&String> = before.0.keys().chain(after.0.keys()).collect();
-    let place = |key: &str| KEYS.iter().position(|known| *known == key);
+    let place = |key: &str| KEYS.iter().position(|other| *other == key);
     // Notices come last.
     all.sort_by_key(|key| (place(key).unwrap_or(KEYS.len()), *key));
     all.dedup();

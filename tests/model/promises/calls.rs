@@ -800,10 +800,10 @@ impl Judge {
                     format!("{token} runs, {ago:?} after a success")
                 })?;
             }
-            Acquired::RecentSuccess(told) => {
-                let is_true = is_enough && ago == Some(*told);
+            Acquired::RecentSuccess(age) => {
+                let is_true = is_enough && ago == Some(*age);
                 keep(Promise::OnceHolds, is_true, || {
-                    format!("{token} is skipped {told:?} after a success, in fact {ago:?}")
+                    format!("{token} is skipped {age:?} after a success, in fact {ago:?}")
                 })?;
             }
             _ => {}
