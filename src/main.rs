@@ -119,19 +119,16 @@ fn by_clap(words: &[OsString]) -> (Exit, bool) {
 }
 
 fn perform(cli: Cli, typed: &[OsString]) -> Exit {
-    dispatch(cli, typed).unwrap_or_else(|error| command::fail(&error, typed))
+    dispatch(cli).unwrap_or_else(|error| command::fail(&error, typed))
 }
 
-fn dispatch(cli: Cli, typed: &[OsString]) -> anyhow::Result<Exit> {
+fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     if cli.version {
         return command::version(cli.common.verbose);
     }
     let Some(command) = cli.command else {
         return Ok(command::no_command());
     };
-    if let Some(exit) = command::mistyped(typed) {
-        return Ok(exit);
-    }
     // doctor itself reports a file that it doesn't trust, and settings without effect.
     let is_doctor = matches!(command, Command::Doctor(_));
     let settings = || {

@@ -9,8 +9,8 @@
 pub mod help;
 mod values;
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -152,26 +152,52 @@ pub fn read(mut found: ArgMatches) -> Result<Cli, clap::Error> {
     let command = found.remove_subcommand();
     let mut cli = Cli::from_arg_matches_mut(&mut found)?;
     if let Some((name, mut found)) = command {
-        names_come_first(&found)?;
+        check_names(&found)?;
         cli.command = Some(command_of(&name, &mut found)?);
         cli.common = Common::from_arg_matches_mut(&mut found)?.or(cli.common);
     }
     Ok(cli)
 }
 
-/// What follows the script of -c would be its arguments elsewhere, and other locks here.
-fn names_come_first(found: &ArgMatches) -> Result<(), clap::Error> {
-    if !found.ids().any(|id| id == "shell") {
+/// Refuses a NAME that would take another lock than was meant: the rest of a TIME that the shell has split, a word after the
+/// script of -c, which would be the script's argument elsewhere, and a shell whose own -c was meant.
+fn check_names(found: &ArgMatches) -> Result<(), clap::Error> {
+    let Ok(Some(names)) = found.try_get_many::<String>("names") else {
         return Ok(());
-    }
-    let script = found.index_of("shell");
-    let mut names = found.indices_of("names").into_iter().flatten();
-    let is_before = names.next() < script;
-    if is_before && names.next_back() > script {
-        let line = "a lock NAME stands after -c SCRIPT; put names before -c; a script with arguments is: redlock run NAME -- sh -c SCRIPT sh ARG";
-        return Err(clap::Error::raw(ErrorKind::TooFewValues, line));
-    }
-    Ok(())
+    };
+    let places = found.indices_of("names").into_iter().flatten();
+    let names: Vec<(&str, usize)> = names.map(String::as_str).zip(places).collect();
+    let is_time = |id: &&str| matches!(found.try_get_one::<Duration>(id), Ok(Some(_)));
+    let times = found.ids().map(clap::Id::as_str).filter(is_time);
+    let times: Vec<usize> = times.filter_map(|id| found.index_of(id)).collect();
+    let is_rest = |(name, place): &(&str, usize)| {
+        let ends_in_unit = !name.ends_with(|c: char| c.is_ascii_digit());
+        ends_in_unit && duration(&format!("1{name}")).is_ok() && times.contains(&(place - 1))
+    };
+    let script = found.ids().find(|id| *id == "shell");
+    let script = script.and_then(|_| found.index_of("shell"));
+    let line = match script {
+        // The only NAME may be called like a unit.
+        _ if names.len() > 1 && names.iter().any(is_rest) => {
+            "a duration is one word, such as 1h30m: after TIME, no NAME can be the rest of one"
+        }
+        Some(script) if names[0].1 < script && names[names.len() - 1].1 > script => {
+            "a lock NAME stands after -c SCRIPT; put names before -c; a script with arguments is: redlock run NAME -- sh -c SCRIPT sh ARG"
+        }
+        Some(_) if names.iter().any(|(name, _)| is_shell(OsStr::new(name))) => {
+            "a shell is no lock NAME before its -c; put -- before the command"
+        }
+        _ => return Ok(()),
+    };
+    Err(clap::Error::raw(ErrorKind::TooFewValues, line))
+}
+
+/// The shells that `-c` is an option of, too.
+const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish"];
+
+pub fn is_shell(word: &OsStr) -> bool {
+    let program = Path::new(word).file_name().and_then(OsStr::to_str);
+    program.is_some_and(|program| SHELLS.contains(&program))
 }
 
 commands! {

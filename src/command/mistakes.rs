@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::error::{ContextKind, ContextValue as Context, ErrorKind};
 
-use super::corrections::{corrected, reads, shown_word};
+use super::corrections::{corrected, reads};
 use super::usage::with_help;
 use crate::cli;
 use crate::decide::exit::Exit;
@@ -52,25 +52,39 @@ pub fn no_command() -> Exit {
 
 /// Returns the sentence for what was typed wrong.
 fn mistake(error: &clap::Error, words: &[OsString]) -> String {
-    let lacks_words = || {
-        let missing = typed::context(error, ContextKind::InvalidArg);
-        missing.iter().any(|what| what.starts_with('<'))
-    };
-    let line = match error.kind() {
-        ErrorKind::InvalidSubcommand => wrong_command(error, words),
-        ErrorKind::UnknownArgument | ErrorKind::TooManyValues => corrected(words),
-        ErrorKind::MissingRequiredArgument if lacks_words() => corrected(words),
+    let name = typed::command(words);
+    let what = match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let word = typed::context(error, ContextKind::InvalidSubcommand).concat();
+            if let Some(meant) = instead(&word) {
+                return format!("no command {word}; did you mean {meant}? see redlock -h");
+            }
+            None
+        }
+        ErrorKind::UnknownArgument => {
+            other_option(&typed::context(error, ContextKind::InvalidArg).concat())
+        }
+        ErrorKind::MissingRequiredArgument if name.as_deref() == Some("run") => {
+            Some("put a lock's name, --, and a command: redlock run NAME -- COMMAND".to_owned())
+        }
         _ => None,
     };
-    line.unwrap_or_else(|| {
-        let name = typed::command(words);
-        let what = own_sentence(error, words, name.as_deref());
-        let what = what.unwrap_or_else(|| first_line(error));
-        // The command's help doesn't explain a mistake in front of its name.
-        let is_command = |word: &OsString| typed::command(std::slice::from_ref(word)).is_some();
-        let at = words.iter().position(is_command).unwrap_or_default();
-        with_help(&what, name.as_deref().filter(|_| reads(&words[..at])))
-    })
+    if !is_typo(error, words)
+        && let Some(line) = corrected(words)
+    {
+        return line;
+    }
+    // The command's help doesn't explain a mistake in front of its name.
+    let is_command = |word: &OsString| typed::command(std::slice::from_ref(word)).is_some();
+    let at = words.iter().position(is_command).unwrap_or_default();
+    let what = what.unwrap_or_else(|| first_line(error));
+    with_help(&what, name.as_deref().filter(|_| reads(&words[..at])))
+}
+
+/// Returns true if a word is nearly a command. Of all commands only run has a `--`, and a lock has any name.
+fn is_typo(error: &clap::Error, words: &[OsString]) -> bool {
+    let meant = typed::context(error, ContextKind::SuggestedSubcommand).pop();
+    meant.is_some_and(|name| name == "run" || !words.iter().any(|word| word == "--"))
 }
 
 /// clap's line, with the nearest of the names that it suggests. A URL may contain a password: of a line with one, only
@@ -94,8 +108,7 @@ fn first_line(error: &clap::Error) -> String {
     }
 }
 
-/// Commands and options of other programs, such as flock(1) and redis-cli(1), and earlier ones, with the replacement: with
-/// `?` an option that the command may have, and with `REDLOCK_` a setting.
+/// Commands and options of other programs, such as flock(1) and redis-cli(1), and earlier ones, with the replacement.
 const OTHER_WORDS: &str = "\
 list show who info|redlock status
 why|redlock status NAME
@@ -108,47 +121,25 @@ exec|redlock run
 log logs|redlock history
 check renew refresh|redlock extend
 kill cancel abort|redlock stop
-pass|redlock guard --held -
 wait|redlock run -s NAME -- true
-local|redlock -u local: doctor
 pause cordon block|redlock freeze
 resume unfreeze unpause uncordon unblock|redlock thaw
 -o --close|leave it out, as COMMAND inherits no lock
 -F --no-fork|leave it out, as redlock has to stay to renew the lock
+-x -e --exclusive|leave it out, as a lock has one holder at a time unless -s or --slots says otherwise
 --unlock|use redlock release NAME
 --command|put -c SCRIPT
 --fcntl|leave it out, as redlock locks no file
---pass|give a guard --held -, a run in a freeze --ignore-freeze, and a password REDLOCK_PASSWORD_FILE
---password-command|have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE
 --password|set REDLOCK_PASSWORD_FILE=FILE, as anyone on this host can read a command line
 --host --port|put -u redis://HOST:PORT
---priority --lifo|leave it out; waiters are served in order, so use --slots N or two locks
 --name --lock|put the lock's name without an option
--x -e --exclusive|leave it out, as a lock has one holder at a time unless -s or --slots says otherwise
---label|put --reason TEXT, or set REDLOCK_SHOW=name so that others see only the program's name
---clock-skew|leave it out, as redlock expects 500ms wherever a replica may be promoted
---restart-grace|set appendfsync always in Redis, so that a restart forgets no lock
---join|put --once KEY, with the commit or the version as KEY
---unless|test it under the lock: -c 'test -e done || make'
---late|use redlock status --older-than, or stop COMMAND with -t
 --timeout|put -t TIME (--max-runtime) to limit COMMAND, or -w TIME to limit the wait of a run
 --max-waiting|put --max-queue N
 --wait-tree|put --with-children
 --order|put --seq N
 --cancel-running|put --cancel-in-progress
---timeline|use redlock history --svg FILE
---summary --by-host|use redlock history --json, and count with jq
---follow|use watch -n1 redlock history
---utc|put TZ=UTC before redlock
--w --wait|?drain
--f|?force
---connect-timeout|REDLOCK_REDIS_TIMEOUT=VALUE
---repair-ttl|REDLOCK_REPAIR_TTL=1
---prefix --password-file --tls-ca --tls-cert --tls-key --sync --sync-timeout --history-size|REDLOCK_
---on-lost --jitter --redis-timeout --who --show --hook|REDLOCK_";
-
-/// Replacement of an option by the setting of its name.
-const SETTING: &str = "REDLOCK_";
+--prefix --password-file --tls-ca --tls-cert --tls-key --sync --sync-timeout|put SETTING=VALUE in the environment or redlock.env
+--repair-ttl --history-size --on-lost --jitter --redis-timeout --who --show --hook|put SETTING=VALUE in the environment or redlock.env";
 
 /// Returns the replacement of a word that redlock doesn't have, if it is another program's.
 fn instead(word: &str) -> Option<&'static str> {
@@ -157,79 +148,11 @@ fn instead(word: &str) -> Option<&'static str> {
     Some(instead)
 }
 
-/// A word that is no command: another tool's name for one, a mistyped one, or the name of a lock.
-fn wrong_command(error: &clap::Error, words: &[OsString]) -> Option<String> {
-    let word = typed::context(error, ContextKind::InvalidSubcommand).pop()?;
-    if let Some(meant) = instead(&word) {
-        return Some(format!(
-            "no command {word}; did you mean {meant}? see redlock -h"
-        ));
-    }
-    // Of all commands only run has a --, and a lock has any name.
-    let has_dashes = words.iter().any(|word| word == "--");
-    let is_meant = match typed::context(error, ContextKind::SuggestedSubcommand).pop() {
-        Some(suggested) => suggested == "run" || !has_dashes,
-        None => false,
-    };
-    corrected(words).filter(|_| !is_meant)
-}
-
-/// Returns the sentence for an option that redlock doesn't have, if it is another program's.
-fn other_option(option: &str, command: Option<&str>) -> Option<String> {
-    let instead = instead(option)?;
-    if let Some(meant) = instead.strip_prefix('?') {
-        let all = cli::documented();
-        let mut options = all.find_subcommand(command?)?.get_arguments();
-        let has_meant = options.any(|option| option.get_long() == Some(meant));
-        return has_meant.then(|| format!("no option {option}; did you mean --{meant}?"));
-    }
-    if !instead.starts_with(SETTING) {
-        return Some(format!("no option {option}: {instead}"));
-    }
-    let setting = match instead {
-        SETTING => {
-            option
-                .replace("--", SETTING)
-                .replace('-', "_")
-                .to_uppercase()
-                + "=VALUE"
-        }
-        other => other.to_owned(),
-    };
-    Some(format!(
-        "no option {option}: put {setting} in the environment or redlock.env"
-    ))
-}
-
-/// Returns a sentence if clap's line doesn't explain the mistake, or does so in terms of another tool.
-fn own_sentence(error: &clap::Error, words: &[OsString], command: Option<&str>) -> Option<String> {
-    let argument = typed::context(error, ContextKind::InvalidArg).pop();
-    let argument = argument.unwrap_or_default();
-    match (error.kind(), command) {
-        (ErrorKind::UnknownArgument, _) => {
-            let other = other_option(&argument, command);
-            if other.is_some() {
-                return other;
-            }
-            if command == Some("extend") && cli::positive_duration(&argument).is_ok() {
-                let line =
-                    format!("put --for {argument}: a time without it is no argument of extend");
-                return Some(line);
-            }
-            let runs = command == Some("acquire") && words.iter().any(|word| word == "--");
-            let instead = "acquire runs no command: put redlock run NAME -- COMMAND";
-            runs.then(|| instead.into())
-        }
-        (ErrorKind::MissingRequiredArgument, Some("run")) if argument.starts_with('<') => {
-            Some("put a lock's name, --, and a command: redlock run NAME -- COMMAND".into())
-        }
-        (ErrorKind::InvalidUtf8, _) => {
-            let mut before_dashes = words.iter().take_while(|word| *word != "--");
-            let wrong = before_dashes.find(|word| word.to_str().is_none())?;
-            Some(format!("{} isn't UTF-8", shown_word(wrong)))
-        }
-        _ => None,
-    }
+/// Returns the sentence for an option that redlock doesn't have, if it is another program's or that of a setting.
+fn other_option(option: &str) -> Option<String> {
+    let setting = option.replace("--", "REDLOCK_").replace('-', "_");
+    let instead = instead(option)?.replace("SETTING", &setting.to_uppercase());
+    Some(format!("no option {option}: {instead}"))
 }
 
 #[cfg(test)]
@@ -286,8 +209,6 @@ mod tests {
             unexpected argument '--no-wiat' found; did you mean --no-wait? see redlock run -h
             $ run -z a -- b
             unexpected argument '-z' found; see redlock run -h
-            $ release -f a
-            no option -f; did you mean --force? see redlock release -h
             $ run -r a -- b
             unexpected argument '-r' found; see redlock run -h
             $ run --name a -- b
@@ -304,16 +225,12 @@ mod tests {
             "
             $ --bogus run a -- b
             unexpected argument '--bogus' found; see redlock -h
-            $ --connect-timeout 5s run a -- b
-            no option --connect-timeout: put REDLOCK_REDIS_TIMEOUT=VALUE in the environment or redlock.env; see redlock -h
             $ rum
             unrecognized subcommand 'rum'; did you mean run? see redlock -h
             $ list
             no command list; did you mean redlock status? see redlock -h
             $ unlok a
             unrecognized subcommand 'unlok'; did you mean unlock? see redlock -h
-            $ local stop
-            no command local; did you mean redlock -u local: doctor? see redlock -h
             $ kill a
             no command kill; did you mean redlock stop? see redlock -h
             $ cancel a
@@ -330,24 +247,16 @@ mod tests {
             unrecognized subcommand 'frobnicate'; see redlock -h
             $ --password hunter2 status
             no option --password: set REDLOCK_PASSWORD_FILE=FILE, as anyone on this host can read a command line; see redlock -h
-            $ --password-command x status
-            no option --password-command: have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE; see redlock -h
             $ --host db --port 6380 status
             no option --host: put -u redis://HOST:PORT; see redlock -h
             $ -q deploy -- ./x
             put run before the lock's name and its options: redlock -q run deploy -- ./x
-            $ extend a 10m
-            put --for 10m: a time without it is no argument of extend; see redlock extend -h
-            $ extend a --for 1h 30m
-            a duration is one word: redlock extend a --for 1h30m
             $ stop a b
             unexpected argument 'b' found; see redlock stop -h
             $ freeze a
             the following required arguments were not provided: --reason <TEXT>; see redlock freeze -h
             $ acquire
             the following required arguments were not provided: <NAME>; see redlock acquire -h
-            $ acquire a -- b
-            acquire runs no command: put redlock run NAME -- COMMAND; see redlock acquire -h
             ",
         );
     }
@@ -362,28 +271,14 @@ mod tests {
             no command why; did you mean redlock status NAME? see redlock -h
             $ man run
             no command man; did you mean redlock help? see redlock -h
-            $ history --timeline a
-            no option --timeline: use redlock history --svg FILE; see redlock history -h
-            $ run --late 1h a -- b
-            no option --late: use redlock status --older-than…
-            $ run --unless x a -- b
-            no option --unless: test it under the lock: -c…
-            $ run --join a -- b
-            no option --join: put --once KEY…
             $ run --sync all a -- b
             no option --sync: put REDLOCK_SYNC=VALUE in the environment or redlock.env; see…
             $ run --prefix=x a -- b
             no option --prefix: put REDLOCK_PREFIX=VALUE in the…
             $ run a --repair-ttl -- b
-            no option --repair-ttl: put REDLOCK_REPAIR_TTL=1 in the…
+            no option --repair-ttl: put REDLOCK_REPAIR_TTL=VALUE in the…
             $ run a --jitter -- b
             no option --jitter: put REDLOCK_JITTER=VALUE in the…
-            $ run --restart-grace 1m a -- b
-            no option --restart-grace: set appendfsync always…
-            $ acquire --clock-skew 1s a
-            no option --clock-skew: leave it out, as redlock expects…
-            $ run --label x a -- b
-            no option --label: put --reason TEXT…
             $ run -x a -- b
             no option -x: leave it out, as a lock has one holder…
             ",
@@ -406,14 +301,18 @@ mod tests {
             put run before the lock's name and its options: redlock run -w 10 deploy -- sh -x
             $ start -- ./x
             put run before the lock's name and its options: redlock run start -- ./x
+            $ run -w 1h 30m deploy -- ./x
+            a duration is one word, such as 1h30m: after TIME, no NAME can be the rest of one; see redlock run -h
+            $ run a -t 5 min -- ./x
+            a duration is one word, such as 1h30m: after TIME, no NAME can be the rest of one; see redlock run -h
             $ deploy no-such-program
             unrecognized subcommand 'deploy'; see redlock -h
-            $ -w 1h 30m deploy -- ./x
-            put run before the lock's name and its options: redlock run -w 1h30m deploy -- ./x
             $ run echo hi
-            no lock NAME given; to use the command's name as the lock's name: redlock run echo -- echo hi
-            $ acquire -w 1h 30m a
-            a duration is one word: redlock acquire -w 1h30m a
+            put a lock's name, --, and a command: redlock run NAME -- COMMAND; see redlock run -h
+            $ run sh -c true
+            a shell is no lock NAME before its -c; put -- before the command; see redlock run -h
+            $ guard a sh -c true
+            a shell is no lock NAME before its -c; put -- before the command; see redlock guard -h
             $ run -w -1 a -- b
             invalid value '-1' for '--wait <TIME>': a duration can't be negative; -n doesn't wait; see redlock run -h
             $ run --ttl=-1 a -- b
@@ -424,9 +323,15 @@ mod tests {
             no option -F: leave it out, as redlock has to stay to renew the lock; see redlock run -h
             ",
         );
-        // A lock may be called like a unit.
-        let line = ["run", "-t", "0", "d", "--", "true"];
-        assert_eq!(corrected(&line.map(OsString::from)), None);
+        // A word before the `--` is a name, and a shell may be one without its -c.
+        for line in [
+            &["run", "-t", "0", "d", "--", "true"][..],
+            &["run", "sh", "--", "true"],
+        ] {
+            let words: Vec<OsString> = line.iter().map(Into::into).collect();
+            assert_eq!(corrected(&words), None, "{line:?}");
+            assert!(reads(&words), "{line:?}");
+        }
     }
 
     #[test]

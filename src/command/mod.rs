@@ -35,7 +35,6 @@ use crate::report;
 
 pub use self::acquire::{acquire, fail_eval};
 pub use self::completions::{COMPLETES, complete, completions};
-pub use self::corrections::mistyped;
 pub use self::doctor::doctor;
 pub use self::extend::extend;
 pub use self::fence::fence;
