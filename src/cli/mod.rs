@@ -1,12 +1,11 @@
 //! The command line, and nothing else: it imports nothing of this crate, as the tests that compare it with
 //! the manual and the completions include this module alone. Help and man pages are generated from it. `values` reads
-//! the values of options, `help` puts the options in groups.
+//! the values of options.
 
 // The doc comments are the help text, not Markdown; fields are named after their options.
 #![allow(clippy::doc_markdown, rustdoc::bare_urls)]
 #![allow(clippy::struct_excessive_bools, clippy::struct_field_names)]
 
-pub mod help;
 mod values;
 
 use std::ffi::{OsStr, OsString};
@@ -16,7 +15,6 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, FromArgMatches, ValueEnum};
 
-pub use self::help::{CONNECTION, short_help};
 pub use self::values::{LONGEST, REMEMBERED, duration, not_empty, number, positive_duration, ttl};
 use self::values::{count, id, last, once_key, pid, remembered, script, wait_duration};
 
@@ -87,15 +85,15 @@ pub struct Common {
     /// Redis server [env: REDLOCK_URL]
     ///
     /// redis://, rediss://, unix://, redis-sentinel://, redis-cluster://, or local: for this host alone [default: redis://127.0.0.1:6379]
-    #[arg(short, long, value_name = "URL", help_heading = CONNECTION)]
+    #[arg(short, long, value_name = "URL", help_heading = COMMON)]
     pub url: Option<String>,
 
     /// Print errors only [env: REDLOCK_QUIET]
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = COMMON)]
     pub quiet: bool,
 
     /// Print every state change [env: REDLOCK_VERBOSE]
-    #[arg(short, long, conflicts_with = "quiet")]
+    #[arg(short, long, conflicts_with = "quiet", help_heading = COMMON)]
     pub verbose: bool,
 }
 
@@ -115,9 +113,21 @@ impl Common {
     }
 }
 
-/// The command line as help and man pages show it.
+/// The group of the options that each command has.
+pub const COMMON: &str = "In every command";
+
+/// Returns the command line as help and man pages show it: with all options in each command. The groups stand in the order
+/// of their first options.
 pub fn documented() -> clap::Command {
-    help::documented(command())
+    let mut all = command();
+    all.build();
+    all.mut_subcommands(|command| {
+        let command = command.max_term_width(80);
+        command.mut_args(|argument| match argument.get_long() {
+            Some("help") => argument.help_heading(COMMON),
+            _ => argument,
+        })
+    })
 }
 
 /// Defines the commands: their arguments, name, and the first line of their help. The arguments of a
@@ -244,15 +254,27 @@ pub struct WaitOptions {
 /// How to acquire a lock.
 #[derive(Debug, Default, Args)]
 pub struct AcquireOptions {
-    /// Free the lock this long after a crash [default: 30s]
-    ///
-    /// The lock of a dead holder is free after this time. redlock run renews the lease in the background. For a script,
-    /// redlock acquire --while-pid starts a process that renews it. At least 1s. [env: REDLOCK_TTL]
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = ttl, help_heading = "Lease and failures")]
-    pub ttl: Option<Duration>,
-
     #[command(flatten)]
     pub wait: WaitOptions,
+
+    /// Don't wait behind N others
+    ///
+    /// The run then gives up as if the lock had stayed busy. With --max-queue 1 -E 0, the run that waits covers this one,
+    /// unless it gives up itself.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(1_u32, 100), help_heading = "Waiting")]
+    pub max_queue: Option<u32>,
+
+    /// Run although the lock is frozen
+    ///
+    /// The run goes ahead of all that the freeze keeps out, and waits only for the holder.
+    #[arg(long, help_heading = "Waiting")]
+    pub ignore_freeze: bool,
+
+    /// Tell waiters why
+    ///
+    /// `redlock status` shows the reason, too. [env: REDLOCK_REASON]
+    #[arg(short = 'm', long, value_name = "TEXT", value_parser = not_empty, help_heading = "Waiting")]
+    pub reason: Option<String>,
 
     /// Take a shared (read) lock
     ///
@@ -265,13 +287,6 @@ pub struct AcquireOptions {
     /// N is a number from 1 to 9999; 1 is an exclusive lock.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(1_u32, 9999), help_heading = "Sharing")]
     pub slots: Option<u32>,
-
-    /// Don't wait behind N others
-    ///
-    /// The run then gives up as if the lock had stayed busy. With --max-queue 1 -E 0, the run that waits covers this one,
-    /// unless it gives up itself.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(1_u32, 100), help_heading = "Waiting")]
-    pub max_queue: Option<u32>,
 
     /// Make all earlier waiters give up
     ///
@@ -291,17 +306,12 @@ pub struct AcquireOptions {
     #[arg(long, help_heading = "Only the newest")]
     pub cancel_in_progress: bool,
 
-    /// Run although the lock is frozen
+    /// Free the lock this long after a crash [default: 30s]
     ///
-    /// The run goes ahead of all that the freeze keeps out, and waits only for the holder.
-    #[arg(long, help_heading = "Waiting")]
-    pub ignore_freeze: bool,
-
-    /// Tell waiters why
-    ///
-    /// `redlock status` shows the reason, too. [env: REDLOCK_REASON]
-    #[arg(short = 'm', long, value_name = "TEXT", value_parser = not_empty, help_heading = "Description")]
-    pub reason: Option<String>,
+    /// The lock of a dead holder is free after this time. redlock run renews the lease in the background. For a script,
+    /// redlock acquire --while-pid starts a process that renews it. At least 1s. [env: REDLOCK_TTL]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = ttl, help_heading = "Lease and failures")]
+    pub ttl: Option<Duration>,
 }
 
 /// Run a command while holding a lock
@@ -350,18 +360,6 @@ pub struct Run {
     #[command(flatten)]
     pub acquire: AcquireOptions,
 
-    /// Stop COMMAND after this long (status 124)
-    ///
-    /// 0: never. (flock's --timeout is --wait here: it limits the wait for the lock.) [env: REDLOCK_MAX_RUNTIME]
-    #[arg(short = 't', long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
-    pub max_runtime: Option<Duration>,
-
-    /// Time between SIGTERM and SIGKILL [default: 5s]
-    ///
-    /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL. [env: REDLOCK_KILL_AFTER]
-    #[arg(short, long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
-    pub kill_after: Option<Duration>,
-
     /// Action if Redis is down [default: fail]
     ///
     /// What redlock does if Redis is unreachable at the start. [env: REDLOCK_ON_UNREACHABLE]
@@ -392,6 +390,18 @@ pub struct Run {
     /// most 30d.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = remembered, help_heading = "Run once across hosts")]
     pub once_per: Option<Duration>,
+
+    /// Stop COMMAND after this long (status 124)
+    ///
+    /// 0: never. (flock's --timeout is --wait here: it limits the wait for the lock.) [env: REDLOCK_MAX_RUNTIME]
+    #[arg(short = 't', long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
+    pub max_runtime: Option<Duration>,
+
+    /// Time between SIGTERM and SIGKILL [default: 5s]
+    ///
+    /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL. [env: REDLOCK_KILL_AFTER]
+    #[arg(short, long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
+    pub kill_after: Option<Duration>,
 
     /// Keep the lock until background processes exit
     ///

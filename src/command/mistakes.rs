@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 
 use anyhow::Result;
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue as Context, ErrorKind};
 
 use super::corrections::{corrected, reads};
@@ -38,11 +39,47 @@ pub(super) fn print_help(command: Option<&str>, at_length: bool) -> Result<Exit>
     };
     report::print(&match command {
         _ if at_length => shown.render_long_help().to_string(),
-        Some(_) => cli::short_help(shown),
+        Some(_) => short_help(shown),
         None => cli::SHORT_HELP.to_owned(),
     })?;
     Ok(Exit::Success)
 }
+
+/// Returns what `-h` prints: the usage, and each option with its first line. (clap would put all help below the options if
+/// one of them needs two lines.)
+fn short_help(command: &mut clap::Command) -> String {
+    let text = |styled: Option<&StyledStr>| styled.map(ToString::to_string).unwrap_or_default();
+    let shown = command.get_arguments().filter(|argument| {
+        let is_hidden = argument.is_hide_set() || argument.is_hide_short_help_set();
+        argument.get_long().is_some() && !is_hidden
+    });
+    let option = |argument: &clap::Arg| {
+        let short = argument.get_short();
+        let short = short.map_or("    ".into(), |short| format!("-{short}, "));
+        let option = argument.to_string().replace(['<', '>'], "");
+        (format!("  {short}{option}"), text(argument.get_help()))
+    };
+    let rows: Vec<(String, String)> = shown.map(option).collect();
+    let width = rows.iter().map(|(option, _)| option.len()).max();
+    let width = width.unwrap_or_default() + 2;
+    let about = text(command.get_about());
+    let mut lines = vec![
+        about,
+        String::new(),
+        command.render_usage().to_string(),
+        String::new(),
+    ];
+    for (mut option, help) in rows {
+        for part in report::wrapped(&help, Some(COLUMNS - width)) {
+            lines.push(format!("{option:width$}{part}").trim_end().to_owned());
+            option.clear();
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Width of a terminal that help is written for, in columns.
+const COLUMNS: usize = 80;
 
 /// The mistake of giving no command at all.
 pub fn no_command() -> Exit {

@@ -28,6 +28,18 @@ pub fn man_files() -> impl Iterator<Item = PathBuf> {
     paths.filter(|path| path.is_file())
 }
 
+/// Groups of options, in the order of help and man pages.
+pub const GROUPS: [&str; 8] = [
+    "Waiting",
+    "Sharing",
+    "Only the newest",
+    "Lease and failures",
+    "Run once across hosts",
+    "The command",
+    "Script",
+    cli::COMMON,
+];
+
 /// Returns the file names and texts of all generated pages.
 fn pages() -> Vec<(String, String)> {
     let all = cli::documented();
@@ -123,8 +135,7 @@ const COMMON_OPTIONS: &str = ".PP\nOptions of every command, such as \\fB\\-\\-u
 
 /// Returns true if every command has this option: redlock(1) describes these.
 fn is_common(option: &clap::Arg) -> bool {
-    option.get_help_heading() == Some(cli::CONNECTION)
-        || matches!(option.get_long(), Some("help" | "quiet" | "verbose"))
+    option.get_help_heading() == Some(cli::COMMON)
 }
 
 /// Returns the text with its first letter in lower case, like all NAME sections.
@@ -174,7 +185,7 @@ fn page(command: &clap::Command, name: &str) -> (String, String) {
     parts += &description.unwrap_or_else(|| section(&|out| man.render_description_section(out)));
     let mut options = section(&|out| man.render_options_section(out));
     // All groups of options belong in one section.
-    for group in cli::help::GROUPS {
+    for group in GROUPS {
         let heading = format!(".SH \"{}\"\n", group.to_uppercase());
         options = options.replace(&heading, &format!(".SS {group}\n"));
         let heading = format!(".SH {}\n", group.to_uppercase());

@@ -311,7 +311,8 @@ fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
     }
     let long = outcome(&mut redlock(&["run", "--help"])).stdout;
     let mut rest = long.as_str();
-    for part in cli::help::GROUPS.iter().filter(|part| **part != "Script") {
+    let groups = crate::generated::GROUPS.iter();
+    for part in groups.filter(|part| **part != "Script") {
         let heading = format!("\n{part}:\n");
         let after = rest.split_once(&heading).map(|(_, after)| after);
         rest = after.unwrap_or_else(|| panic!("{part}: {long}"));
