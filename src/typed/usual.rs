@@ -1,4 +1,4 @@
-//! The line that most jobs have, `[-q] [-u URL] run [-q] [-n] NAME… -- COMMAND`, read without clap: defining clap's command
+//! The line that most jobs have, `[-q] [-u URL] run [-n] NAME… -- COMMAND`, read without clap: defining clap's command
 //! line and reading with it is half of the instructions of a short run.
 //!
 //! A line of which any word is something else is clap's. So it takes no line that clap refuses, and means by each
@@ -6,63 +6,37 @@
 
 use std::ffi::OsString;
 
-use crate::cli::{AcquireOptions, Cli, Command, Common, Run, WaitOptions};
+use crate::cli::{Cli, Command, Common, Run};
 
 /// What the words after `redlock` mean, if they are such a line.
 pub fn read(words: &[OsString]) -> Option<Cli> {
     let dashes = words.iter().position(|word| word == "--")?;
-    let command = words[dashes + 1..].to_vec();
-    let before = words[..dashes].iter().map(|word| word.to_str());
-    let before: Vec<&str> = before.collect::<Option<_>>()?;
-    let run = before.iter().position(|word| *word == "run")?;
-
-    let mut common = Common::default();
-    let mut options = before[..run].iter();
-    while let Some(option) = options.next() {
-        match *option {
+    let (mut common, mut run, mut is_run) = (Common::default(), Run::default(), false);
+    let no_wait = &mut run.acquire.wait.no_wait;
+    let mut before = words[..dashes].iter().map(|word| word.to_str());
+    while let Some(word) = before.next() {
+        match word? {
             "-q" | "--quiet" if !common.quiet => common.quiet = true,
             "-u" | "--url" if common.url.is_none() => {
-                let url = options.next().filter(|url| !url.starts_with('-'))?;
-                common.url = Some((*url).to_owned());
+                let url = before.next()?.filter(|url| !url.starts_with('-'));
+                common.url = Some(url?.to_owned());
             }
+            "-n" | "--no-wait" if is_run && !*no_wait => *no_wait = true,
+            option if option.starts_with('-') => return None,
+            "run" if !is_run => is_run = true,
+            name if is_run => run.names.push(name.to_owned()),
             _ => return None,
         }
     }
-    let mut of_run = Common::default();
-    let mut no_wait = false;
-    let mut names = Vec::new();
-    for word in &before[run + 1..] {
-        match *word {
-            "-q" | "--quiet" if !of_run.quiet => of_run.quiet = true,
-            "-n" | "--no-wait" if !no_wait => no_wait = true,
-            option if option.starts_with('-') => return None,
-            name => names.push(name.to_owned()),
-        }
-    }
-    if names.is_empty() || command.is_empty() {
+    run.command = words[dashes + 1..].to_vec();
+    if run.names.is_empty() || run.command.is_empty() {
         return None;
     }
     Some(Cli {
-        command: Some(Command::Run(Box::new(by_default(names, command, no_wait)))),
-        common: of_run.or(common),
+        command: Some(Command::Run(Box::new(run))),
+        common,
         version: false,
     })
-}
-
-/// A run with the defaults of all other options.
-fn by_default(names: Vec<String>, command: Vec<OsString>, no_wait: bool) -> Run {
-    Run {
-        names,
-        command,
-        acquire: AcquireOptions {
-            wait: WaitOptions {
-                no_wait,
-                ..WaitOptions::default()
-            },
-            ..AcquireOptions::default()
-        },
-        ..Run::default()
-    }
 }
 
 #[cfg(test)]
