@@ -16,7 +16,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, FromArgMatches, ValueEnum};
 
 pub use self::values::{LONGEST, REMEMBERED, duration, not_empty, number, positive_duration, ttl};
-use self::values::{count, id, last, once_key, pid, remembered, script, wait_duration};
+use self::values::{id, last, once_key, remembered, script, wait_duration};
 
 /// Short help of redlock itself, for one screen.
 pub const SHORT_HELP: &str = "\
@@ -538,7 +538,7 @@ pub struct Acquire {
     pub format: Format,
 
     /// Keep the lock while this process lives (`$$`: this script), then release it
-    #[arg(long, value_name = "PID", value_parser = pid, help_heading = "Script")]
+    #[arg(long, value_name = "PID", value_parser = number(1, i32::MAX), help_heading = "Script")]
     pub while_pid: Option<i32>,
 
     /// With --while-pid: time between SIGTERM and SIGKILL (capped at half the TTL) [env: REDLOCK_KILL_AFTER] [default: 5s]
@@ -734,7 +734,7 @@ pub struct Fence {
     pub file: PathBuf,
 
     /// This job's fencing token [default: $REDLOCK_FENCE]
-    #[arg(value_name = "N", value_parser = count::<u64>)]
+    #[arg(value_name = "N", value_parser = number(0, u64::MAX))]
     pub number: Option<u64>,
 }
 

@@ -22,22 +22,8 @@ where
     }
 }
 
-/// Reads a number that may be as large as it likes.
-pub(super) fn count<N: FromStr>(text: &str) -> Result<N, String> {
-    let read = text.parse();
-    read.map_err(|_| "must be a whole number, 0 or more".into())
-}
-
-pub(super) fn pid(text: &str) -> Result<i32, String> {
-    let read = number(1, i32::MAX)(text);
-    read.map_err(|_| "must be the number of a process".into())
-}
-
 /// What a duration has to be.
 const DURATIONS: &str = "must be a duration such as 500ms, 30s, 1h30m, or a number of seconds";
-
-/// What no duration is.
-const NEGATIVE: &str = "a duration can't be negative";
 
 /// A longer duration is a mistake, and would overflow the server's arithmetic.
 pub const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -46,7 +32,7 @@ pub const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// timeout(1).
 pub fn duration(text: &str) -> Result<Duration, String> {
     if text.starts_with('-') {
-        return Err(NEGATIVE.into());
+        return Err("a duration can't be negative".into());
     }
     let is_number = |c: char| c.is_ascii_digit() || c == '.';
     let duration = if !text.is_empty() && text.chars().all(is_number) {
@@ -84,10 +70,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
 pub(super) fn wait_duration(text: &str) -> Result<Duration, String> {
     match text {
         "forever" => Ok(Duration::MAX),
-        _ => duration(text).map_err(|why| match why.as_str() {
-            NEGATIVE => format!("{why}; -n doesn't wait"),
-            _ => why.replace(" or a number", " forever, or a number"),
-        }),
+        _ => duration(text),
     }
 }
 
@@ -107,8 +90,8 @@ pub(super) fn last(text: &str) -> Result<usize, String> {
     if text == "all" {
         return Ok(usize::MAX);
     }
-    let read = count(text);
-    read.map_err(|_: String| "must be a whole number, or all".into())
+    let read = text.parse();
+    read.map_err(|_| "must be a whole number, or all".into())
 }
 
 /// Reads a script. An empty one would succeed, and is a variable that isn't set.

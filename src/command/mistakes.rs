@@ -351,7 +351,7 @@ mod tests {
             $ guard a sh -c true
             a shell is no lock NAME before its -c; put -- before the command; see redlock guard -h
             $ run -w -1 a -- b
-            invalid value '-1' for '--wait <TIME>': a duration can't be negative; -n doesn't wait; see redlock run -h
+            invalid value '-1' for '--wait <TIME>': a duration can't be negative; see redlock run -h
             $ run --ttl=-1 a -- b
             invalid value '-1' for '--ttl <TIME>': a duration can't be negative; see redlock run -h
             $ run -o a -- b
