@@ -92,9 +92,10 @@ fn main() -> ExitCode {
         return exit.code().into();
     }
     let (exit, is_evaluated) = match typed::read_usual(&words) {
-        Some(cli) => (perform(cli, &words), false),
+        Some(cli) => (perform(cli), false),
         None => by_clap(&words),
     };
+    let exit = exit.unwrap_or_else(|error| command::fail(&error, &words));
     if is_evaluated {
         command::fail_eval(exit);
     }
@@ -105,24 +106,18 @@ fn main() -> ExitCode {
     exit.code().into()
 }
 
-/// Any command line.
-fn by_clap(words: &[OsString]) -> (Exit, bool) {
+/// Performs any command line; true with the result if a shell evaluates the output.
+fn by_clap(words: &[OsString]) -> (anyhow::Result<Exit>, bool) {
     let read = typed::read(words);
     let is_evaluated = typed::is_evaluated(read.as_ref().ok(), words);
     let exit = match read {
-        Ok(cli) => perform(cli, words),
-        Err(error) => {
-            command::usage(&error, words).unwrap_or_else(|error| command::fail(&error, &[]))
-        }
+        Ok(cli) => perform(cli),
+        Err(error) => command::usage(&error, words),
     };
     (exit, is_evaluated)
 }
 
-fn perform(cli: Cli, typed: &[OsString]) -> Exit {
-    dispatch(cli).unwrap_or_else(|error| command::fail(&error, typed))
-}
-
-fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
+fn perform(cli: Cli) -> anyhow::Result<Exit> {
     if cli.version {
         return command::version(cli.common.verbose);
     }

@@ -52,22 +52,6 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
 /// Where to read on, behind a message.
 const DOCTOR: &str = " (`redlock doctor` shows more)";
 
-/// Returns the end of an error's message that names the variable that is set in vain, without its value.
-fn unread_variable(error: &Error) -> String {
-    let (name, instead) = match error.cause {
-        Some(Cause::NoDefaultServer) => ("REDIS_URL", "redlock reads REDLOCK_URL"),
-        Some(Cause::NoPassword) => (
-            "REDLOCK_PASSWORD",
-            "redlock reads REDLOCK_PASSWORD_FILE, the name of a file with the password",
-        ),
-        _ => return String::new(),
-    };
-    if std::env::var_os(name).is_none_or(|value| value.is_empty()) {
-        return String::new();
-    }
-    format!("; {name} is set, but {instead}")
-}
-
 /// Programs that get a server for this host, each with what installs the server, and what starts it then.
 const SERVERS: &str = "\
 redis-server||redis-server --daemonize yes
@@ -89,6 +73,12 @@ fn how_to_start(error: &Error) -> String {
     if !error.has_cause(Cause::NoDefaultServer) {
         return String::new();
     }
+    let is_set = std::env::var_os("REDIS_URL").is_some_and(|value| !value.is_empty());
+    let unread = if is_set {
+        "; REDIS_URL is set, but redlock reads REDLOCK_URL"
+    } else {
+        ""
+    };
     let start = servers.next().map_or(String::new(), |row| {
         // One of the two may be empty.
         let lines = row[1..].join(" && ");
@@ -96,7 +86,7 @@ fn how_to_start(error: &Error) -> String {
         format!("; `{line}` starts Redis here")
     });
     format!(
-        "; if other hosts use a Redis, put REDLOCK_URL=redis://HOST into /etc/redlock.env; `-u local:` uses a server of this host alone{start}"
+        "; if other hosts use a Redis, put REDLOCK_URL=redis://HOST into /etc/redlock.env; `-u local:` uses a server of this host alone{start}{unread}"
     )
 }
 
@@ -121,7 +111,7 @@ pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
         line = with_help(&line, typed::command(words).as_deref());
     }
     if let Some(error) = error.downcast_ref::<Error>() {
-        line = line + &how_to_start(error) + &unread_variable(error);
+        line += &how_to_start(error);
         if error.doctor_knows_more {
             line += DOCTOR;
         }

@@ -79,8 +79,6 @@ pub enum Cause {
     Silent,
     /// The other side has closed the connection.
     Closed,
-    /// The server requires a password, and none is set.
-    NoPassword,
     /// The user lacks these ACL rules.
     MissingRules(String),
     /// The keys are on another node of the cluster, to which the next connection goes.

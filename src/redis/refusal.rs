@@ -115,8 +115,7 @@ fn refused(code: &str, said: &str, server: &Server) -> Option<Error> {
         ),
         _ => return None,
     };
-    let cause = needs_password.then_some(Cause::NoPassword);
-    Some(Error::new(ErrorKind::Refused, message).because(cause))
+    Some(Error::new(ErrorKind::Refused, message))
 }
 
 /// Errors of proxies that can't reach their server, or get no answer from it: Envoy's sentences, and the system's from
