@@ -12,59 +12,49 @@ use std::path::Path;
 /// # Errors
 /// Names the file that can't be read, includes itself, lacks such a constant, or has a comment that could pass for code.
 pub fn join(directory: &Path, name: &str) -> Result<String, String> {
-    let mut joined = String::new();
-    let path = directory.join(format!("{name}.lua"));
-    add(
+    let mut script = Script {
         directory,
-        &path,
-        &mut Vec::new(),
-        &mut Vec::new(),
-        &mut joined,
-    )?;
-    Ok(joined)
+        included: Vec::new(),
+        text: String::new(),
+    };
+    script.add(&directory.join(format!("{name}.lua")), &[])?;
+    Ok(script.text)
 }
 
-fn add(
-    directory: &Path,
-    path: &Path,
-    open: &mut Vec<String>,
-    done: &mut Vec<String>,
-    joined: &mut String,
-) -> Result<(), String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    for line in text.lines() {
-        if let Some(included) = line.trim().strip_prefix("-- @include ") {
-            let included = included.to_owned();
-            if open.contains(&included) {
-                return Err(format!("{}: {included} includes itself", path.display()));
+/// A script that is being joined.
+struct Script<'a> {
+    directory: &'a Path,
+    included: Vec<String>,
+    text: String,
+}
+
+impl Script<'_> {
+    /// Adds a file, which these files include.
+    fn add(&mut self, path: &Path, open: &[&str]) -> Result<(), String> {
+        let wrong = |what: String| format!("{}: {what}", path.display());
+        let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        for line in text.lines().map(str::trim) {
+            if let Some(name) = line.strip_prefix("-- @include ") {
+                if open.contains(&name) {
+                    return Err(wrong(format!("{name} includes itself")));
+                }
+                if !self.included.iter().any(|included| included == name) {
+                    let file = self.directory.join("lib").join(format!("{name}.lua"));
+                    let added = self.add(&file, &[open, &[name]].concat());
+                    added.map_err(|error| wrong(format!("includes {error}")))?;
+                    self.included.push(name.to_owned());
+                }
+            } else if let Some(constants) = line.strip_prefix("-- @constant ") {
+                self.text += &defined(self.directory, constants)?;
+            } else if line.contains("--[[") {
+                return Err(wrong(format!("a comment is a line here: {line}")));
+            } else if !without_comment(line).is_empty() {
+                self.text += without_comment(line);
+                self.text.push('\n');
             }
-            if !done.contains(&included) {
-                let file = directory.join("lib").join(format!("{included}.lua"));
-                open.push(included.clone());
-                add(directory, &file, open, done, joined)
-                    .map_err(|error| format!("{}: includes {error}", path.display()))?;
-                open.pop();
-                done.push(included);
-            }
-            continue;
         }
-        if let Some(constants) = line.trim().strip_prefix("-- @constant ") {
-            joined.push_str(&defined(directory, constants)?);
-            continue;
-        }
-        if line.contains("--[[") {
-            return Err(format!(
-                "{}: a comment is a line here: {line}",
-                path.display()
-            ));
-        }
-        let code = without_comment(line).trim();
-        if !code.is_empty() {
-            joined.push_str(code);
-            joined.push('\n');
-        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Returns the lines that define constants, given as `NAME, OTHER of FILE`.
@@ -79,7 +69,7 @@ fn defined(directory: &Path, constants: &str) -> Result<String, String> {
         let start = format!("local {name} = ");
         let line = text.lines().find(|line| line.starts_with(&start));
         let line = line.ok_or_else(|| format!("{}: no {name}", path.display()))?;
-        lines.push_str(without_comment(line).trim());
+        lines.push_str(without_comment(line));
         lines.push('\n');
     }
     Ok(lines)
@@ -89,5 +79,7 @@ fn defined(directory: &Path, constants: &str) -> Result<String, String> {
 fn without_comment(line: &str) -> &str {
     let is_code = |at: &usize| line[..*at].matches('\'').count().is_multiple_of(2);
     let mut comments = line.match_indices("--").map(|(at, _)| at);
-    comments.find(is_code).map_or(line, |at| &line[..at])
+    comments
+        .find(is_code)
+        .map_or(line, |at| line[..at].trim_end())
 }
