@@ -1,12 +1,12 @@
 //! Completions at a tab: the scripts in completions/ call redlock, and clap answers from the command line's definition.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use clap_complete::CompletionCandidate;
-use clap_complete::engine::ArgValueCompleter;
+use clap_complete::engine::ArgValueCandidates;
 
 use super::manual;
 use crate::cli::{self, Shell};
@@ -67,26 +67,20 @@ fn with_names(command: clap::Command, server: &[OsString]) -> clap::Command {
     command.mut_args(|argument| {
         let server = server.to_vec();
         match argument.get_value_names().unwrap_or_default() {
-            [name] if name == "NAME" => {
-                argument.add(ArgValueCompleter::new(move |typed: &OsStr| {
-                    beginning_with(typed, names(listing, &server).lines())
-                }))
-            }
-            [name] if name == "PAGE" => argument.add(ArgValueCompleter::new(|typed: &OsStr| {
-                beginning_with(typed, manual::pages())
+            [name] if name == "NAME" => argument.add(ArgValueCandidates::new(move || {
+                candidates(names(listing, &server).lines())
             })),
+            [name] if name == "PAGE" => {
+                argument.add(ArgValueCandidates::new(|| candidates(manual::pages())))
+            }
             _ => argument,
         }
     })
 }
 
-/// The candidates that go on with what is typed. A name that begins with a dash would be an option.
-fn beginning_with<'a>(
-    typed: &OsStr,
-    names: impl Iterator<Item = &'a str>,
-) -> Vec<CompletionCandidate> {
-    let typed = typed.to_string_lossy();
-    let names = names.filter(|name| name.starts_with(&*typed) && !name.starts_with('-'));
+/// Returns names as candidates. One that begins with a dash would be an option.
+fn candidates<'a>(names: impl Iterator<Item = &'a str>) -> Vec<CompletionCandidate> {
+    let names = names.filter(|name| !name.starts_with('-'));
     names.map(CompletionCandidate::new).collect()
 }
 

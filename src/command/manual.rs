@@ -12,7 +12,6 @@ use super::mistakes::print_help;
 use super::usage::refuse;
 use crate::cli;
 use crate::decide::exit::Exit;
-use crate::pattern::nearest;
 use crate::{report, sys, typed};
 
 // The file names and texts of all pages: `PAGES`.
@@ -27,11 +26,11 @@ pub fn help(options: &cli::Help) -> Result<Exit> {
     let command = typed::command(&[name.into()]);
     let wanted = short(command.as_deref().unwrap_or(name));
     let Some((_, page)) = PAGES.iter().find(|(file, _)| short(file) == wanted) else {
-        let meant = nearest(name, pages());
-        let meant = meant.map(|meant| format!("; did you mean {meant}?"));
         let pages = pages().collect::<Vec<_>>().join(", ");
-        let meant = meant.unwrap_or(format!("; the pages are {pages}"));
-        return refuse(Exit::Usage, format!("no page {name:?}{meant}"));
+        return refuse(
+            Exit::Usage,
+            format!("no page {name:?}; the pages are {pages}"),
+        );
     };
     let text = report::plain(page);
     if io::stdout().is_terminal() && !report::is_dumb() {

@@ -132,7 +132,7 @@ fn quotation(text: &str) -> Option<usize> {
 fn login<'a>(rest: &'a str, scheme: &str) -> Option<(&'a str, usize)> {
     // A word of its own may have any characters.
     let is_script = rest.contains(char::is_whitespace);
-    let ends = |c: char| c.is_whitespace() || is_script && (is_mark(c) || "<>`".contains(c));
+    let ends = |c: char| c.is_whitespace() || is_script && "\"'<>`".contains(c);
     let url = rest.split(ends).next()?;
     let host = url.split(['/', '?', '#']).next()?;
     // A password that isn't encoded may contain these. A number after the colon is a port.
@@ -202,11 +202,6 @@ const NEGATIONS: &str = "ask no prompt reset rotate skip without";
 /// Last parts of names that only say something about a secret.
 const ABOUT: &str = "sock socket file path dir name type url stdin fd env user helper ttl \
     lifetime method enabled id";
-
-/// A quotation mark of a shell.
-fn is_mark(c: char) -> bool {
-    matches!(c, '"' | '\'')
-}
 
 /// A character of a name: of a variable, an option, a URL's scheme.
 fn is_name(c: char) -> bool {
