@@ -233,9 +233,9 @@ const SETTINGS: &str = "Settings of this host, such as REDLOCK_SYNC: see SETTING
 /// The exit status when a lock stays busy.
 pub const BUSY: u8 = 75;
 
-/// How long to wait for a lock.
+/// How to acquire a lock.
 #[derive(Debug, Default, Args)]
-pub struct WaitOptions {
+pub struct AcquireOptions {
     /// Wait at most this long [default: forever]
     ///
     /// 0 is the same as --no-wait; `forever` overrides a shorter setting.
@@ -249,13 +249,6 @@ pub struct WaitOptions {
     /// Status when the lock stays busy [default: 75]
     #[arg(short = 'E', long, value_name = "N", allow_negative_numbers = true, value_parser = number(0_u8, 255), help_heading = "Waiting")]
     pub conflict_exit_code: Option<u8>,
-}
-
-/// How to acquire a lock.
-#[derive(Debug, Default, Args)]
-pub struct AcquireOptions {
-    #[command(flatten)]
-    pub wait: WaitOptions,
 
     /// Don't wait behind N others
     ///

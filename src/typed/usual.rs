@@ -12,7 +12,7 @@ use crate::cli::{Cli, Command, Common, Run};
 pub fn read(words: &[OsString]) -> Option<Cli> {
     let dashes = words.iter().position(|word| word == "--")?;
     let (mut common, mut run, mut is_run) = (Common::default(), Run::default(), false);
-    let no_wait = &mut run.acquire.wait.no_wait;
+    let no_wait = &mut run.acquire.no_wait;
     let mut before = words[..dashes].iter().map(|word| word.to_str());
     while let Some(word) = before.next() {
         match word? {

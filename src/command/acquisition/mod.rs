@@ -43,7 +43,7 @@ pub struct Acquisition<'a> {
     pub settings: &'a Settings,
     /// In the order in which they were typed, each once.
     pub names: Vec<Name>,
-    pub wait_options: &'a cli::WaitOptions,
+    pub wait_options: &'a cli::AcquireOptions,
     pub request: Request,
     /// Terms of each lease.
     pub terms: Terms,
@@ -132,7 +132,7 @@ impl<'a> Acquisition<'a> {
         Ok(Self {
             settings,
             names,
-            wait_options: &options.wait,
+            wait_options: options,
             request: request(who, ttl, options, settings),
             terms,
             starts_on_grant: false,

@@ -344,7 +344,7 @@ impl Run<'_> {
         stderr::flush(FLUSH_BEFORE_START);
         let fences = Hook::fences(&acquisition.names, &holds);
         let hook = self.hook(fences, waited_ms);
-        let wait = &options.acquire.wait;
+        let wait = &options.acquire;
         let terms = Terms {
             policy: Policy {
                 on_terminal: *on_terminal,
