@@ -44,7 +44,7 @@ pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 
 pub use self::daemon::{become_program, peer_user, try_lock};
 pub use self::environment::{all_variables, name_and_value, variables};
-pub use self::local::{local_time, utc_time};
+pub use self::local::local_time;
 pub use self::lookup::look_up;
 pub use self::signals::{Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by};
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};

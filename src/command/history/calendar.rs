@@ -9,7 +9,7 @@ const LAST: u64 = 253_402_300_799_000;
 
 impl Calendar {
     #[cfg(test)]
-    pub const UTC: Self = Self(crate::sys::utc_time);
+    pub const UTC: Self = Self(tests::utc_time);
 
     /// Returns a moment in full, in milliseconds since 1970; `-` if it is past the calendar's end.
     pub fn moment(self, ms: u64) -> String {
@@ -45,7 +45,13 @@ impl Calendar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::utc_time;
+
+    /// Returns a moment in UTC.
+    pub(super) fn utc_time(seconds: i64) -> Option<String> {
+        let since = std::time::Duration::from_secs(seconds.try_into().ok()?);
+        let moment = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + since);
+        Some(moment.to_string().replace('T', " ").replace('Z', " UTC"))
+    }
 
     /// Central Europe, as far as 2026 goes: summer time ends on 25 October at 01:00 UTC, and begins on 29
     /// March.

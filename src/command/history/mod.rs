@@ -28,7 +28,7 @@ use crate::duration::milliseconds;
 use crate::file;
 use crate::protocol::{Client, HistoryEntry, LockHistory, Name, Which};
 use crate::report::{self, counted, format_duration, lines_of, print, width};
-use crate::sys::{local_time, utc_time};
+use crate::sys::local_time;
 
 /// Lines of the table, unless more are asked for.
 const LINES: usize = 20;
@@ -47,8 +47,7 @@ const SLACK: usize = 1000;
 const PART: usize = 24 << 20;
 
 /// The calendar of this system's zone.
-pub(super) const LOCAL: Calendar =
-    Calendar(|seconds| local_time(seconds).or_else(|| utc_time(seconds)));
+pub(super) const LOCAL: Calendar = Calendar(local_time);
 
 /// Shows what is remembered of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
