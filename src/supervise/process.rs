@@ -47,11 +47,9 @@ pub fn command_line(pid: i32) -> Vec<String> {
 /// Returns this boot and this pid namespace, in which a pid means the same process.
 fn scope() -> Option<String> {
     let boot = read("/proc/sys/kernel/random/boot_id")?;
-    let pids = sys::pid_namespace().or_else(|| {
-        let link = fs::read_link("/proc/self/ns/pid").ok()?;
-        let inode = link.to_str()?.split_once(":[")?.1.strip_suffix(']')?;
-        inode.parse().ok()
-    })?;
+    let link = fs::read_link("/proc/self/ns/pid").ok()?;
+    let (_, pids) = link.to_str()?.split_once(":[")?;
+    let pids = pids.strip_suffix(']')?;
     Some(format!("{}:{pids}", boot.trim()))
 }
 

@@ -383,20 +383,6 @@ pub const HOOK: &CStr = c"rl-hook";
 /// Name of a process that starts the server of this host.
 pub const LOCAL_SERVER: &CStr = c"rl-local";
 
-/// Returns the inode of this process's pid namespace, which tells it from others; `None` before Linux 6.11. (Neither nix nor
-/// rustix has the request.)
-pub fn pid_namespace() -> Option<u64> {
-    let pidfd = pidfd(Pid::this().as_raw()).ok()??;
-    // SAFETY: the request takes no argument and answers with a new descriptor, which nothing else owns.
-    let namespace = unsafe {
-        match libc::ioctl(pidfd.as_raw_fd(), libc::PIDFD_GET_PID_NAMESPACE, 0) {
-            -1 => return None,
-            fd => OwnedFd::from_raw_fd(fd),
-        }
-    };
-    Some(nix::sys::stat::fstat(namespace).ok()?.st_ino)
-}
-
 /// Reaps any one child of this thread that has ended: its pid and status; `None` while all are alive.
 /// (Orphans that we adopt are children of the main thread.)
 ///
