@@ -7,13 +7,15 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use nix::sys::signal::SigSet;
+use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 
 use crate::clock::{Moment, now};
-use crate::sys::{self, ReceivedSignal, SignalSet};
+use crate::sys::{self, ReceivedSignal, signal_set};
 
 pub use libc::{
     SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGURG, SIGWINCH,
@@ -21,12 +23,11 @@ pub use libc::{
 
 /// Signals that ask a process to end.
 const ENDING_SIGNALS: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
-const ENDING: SignalSet = SignalSet::of(&ENDING_SIGNALS);
 
 /// The signals of a run, from when it first asks for the lock.
 pub struct Signals {
-    fd: OwnedFd,
-    taken: SignalSet,
+    fd: SignalFd,
+    taken: SigSet,
     on_terminal: bool,
     /// The next SIGCONT is the one that has continued us.
     continued: Cell<bool>,
@@ -44,11 +45,12 @@ impl Signals {
         let sigchld_ignored = sys::is_ignored(SIGCHLD);
         // A parent may have left it ignored; then the kernel would throw our child's status away.
         sys::set_default(SIGCHLD);
-        let set = SignalSet::of(&[passed_on(), vec![SIGCHLD]].concat());
-        set.block()?;
+        let signals = [passed_on(), vec![SIGCHLD]].concat();
+        let taken = signal_set(&signals);
+        taken.thread_block()?;
         Ok(Self {
-            fd: set.descriptor()?,
-            taken: set,
+            fd: sys::signal_descriptor(&signals)?,
+            taken,
             on_terminal,
             continued: Cell::new(false),
             asked_to_end: Cell::new(false),
@@ -128,12 +130,12 @@ impl Signals {
                 sys::exit_at(signal);
             }
         }
-        ENDING.unblock()
+        Ok(signal_set(&ENDING_SIGNALS).thread_unblock()?)
     }
 
     /// Ends what [`Self::let_through`] has begun.
     pub fn collect_again(&self) -> io::Result<()> {
-        self.taken.block()?;
+        self.taken.thread_block()?;
         if std::process::id() == 1 {
             ENDING_SIGNALS.into_iter().for_each(sys::set_default);
         }

@@ -26,8 +26,8 @@ use crate::decide::exit::Exit;
 use crate::protocol::{Name, Who};
 use crate::report::{self, Verbosity, client_in_words, escaped};
 use crate::signal::SIGCHLD;
+use crate::sys;
 use crate::sys::poll::{self, readable};
-use crate::sys::{self, SignalSet};
 use crate::variables::{BY, COMMAND, EVENT, FENCE, JSON, NAME, RAN_MS, REASON, STATUS, WAITED_MS};
 
 /// How long the script may take, with all that it starts: time for a few tries of a request.
@@ -227,7 +227,7 @@ fn attend(mut result: File, words: &[CString], variables: &[CString]) {
         return;
     };
     sys::set_default(SIGCHLD);
-    let Ok(ends) = SignalSet::of(&[SIGCHLD]).descriptor() else {
+    let Ok(ends) = sys::signal_descriptor(&[SIGCHLD]) else {
         return;
     };
     // What it leaves behind would become a child of the redlock that it tells of.

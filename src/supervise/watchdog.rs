@@ -27,7 +27,7 @@ use crate::supervise::procfs::Process;
 use crate::supervise::renewer::{OnRenewal, Renewer};
 use crate::supervise::tree;
 use crate::sys::poll::{self, readable};
-use crate::sys::{self, SignalSet, WATCHDOG};
+use crate::sys::{self, WATCHDOG};
 
 /// How often it kills what is left.
 const LOOK: Duration = Duration::from_millis(20);
@@ -226,7 +226,7 @@ impl Watch {
     fn run(mut self, pipe: &File) {
         let Ok(mut timer) = Timer::new() else { return };
         // They are blocked, as in the thread that has forked this process.
-        let Ok(signals) = SignalSet::of(&passed_on()).descriptor() else {
+        let Ok(signals) = sys::signal_descriptor(&passed_on()) else {
             return;
         };
         // A signal that came before the new session may have been sent to redlock's group alone, so that COMMAND lacks it.

@@ -5,10 +5,11 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use nix::sys::signal::SigSet;
 use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, execve};
 use rustix::process::setpriority_process;
 
-use super::{LAST_SIGNAL, SignalSet, checked, set_default};
+use super::{LAST_SIGNAL, checked, set_default};
 
 /// Locks an open file as flock(2) does, unless it is locked; whether it was. The lock ends when the last copy of this
 /// descriptor is closed, in whichever process, and not before.
@@ -31,7 +32,7 @@ pub fn become_program(
     for signal in 1..=LAST_SIGNAL {
         set_default(signal);
     }
-    let _ = SignalSet::ALL.unblock();
+    let _ = SigSet::all().thread_unblock();
     // Whoever needs the program first may be in less of a hurry than others.
     let _ = setpriority_process(None, 0);
     let _ = dup2_stdin(input);

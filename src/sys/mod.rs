@@ -2,11 +2,10 @@
 //! reason.
 //!
 //! Signals are plain numbers here, because nix's `Signal` has no real-time signals and redlock
-//! passes those on as well.
+//! passes those on as well, but for those that the C library keeps for itself (32 to 34).
 //!
-//! What differs between processors is here, and has a test each: the start of a child that shares our memory (`spawn`: by
-//! the C library, as the order of clone's arguments and the way of the stack differ), and the kernel's structures for
-//! signals ([`is_ignored`]). Numbers of system calls are libc's.
+//! What differs between processors is here, and has a test: the start of a child that shares our memory (`spawn`: by
+//! the C library, as the order of clone's arguments and the way of the stack differ). Numbers of system calls are libc's.
 
 #![allow(unsafe_code)]
 
@@ -21,11 +20,11 @@ mod spawn;
 mod terminal;
 mod thread;
 
-use std::ffi::{CStr, c_int, c_long};
+use std::ffi::{CStr, c_long};
 use std::fs;
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
@@ -46,7 +45,10 @@ pub use self::daemon::{become_program, peer_user, try_lock};
 pub use self::environment::{all_variables, name_and_value, variables};
 pub use self::local::local_time;
 pub use self::lookup::look_up;
-pub use self::signals::{Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by};
+pub use self::signals::{
+    Reach, ReceivedSignal, die_by, exit_at, ignore, is_pending, kill, next_signal, set_default,
+    signal_descriptor, signal_set, stop_by,
+};
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 pub use self::terminal::TerminalModes;
 pub use self::thread::{USUAL_STACK, start_thread};
@@ -64,8 +66,10 @@ static STREAM_WAS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3
 static BEFORE_MAIN: extern "C" fn() = {
     extern "C" fn before_main() {
         SIGPIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
-        let mask = SignalSet(0).change_mask(libc::SIG_BLOCK);
-        MASK_AT_START.store(mask.map_or(0, |mask| mask.0), Ordering::Relaxed);
+        let (call, size) = (libc::SYS_rt_sigprocmask, size_of::<u64>());
+        let (mask, none) = (MASK_AT_START.as_ptr(), ptr::null::<u64>());
+        // SAFETY: the kernel writes a set of this size. (The C library would leave its own signals out.)
+        unsafe { libc::syscall(call, libc::SIG_BLOCK, none, mask, size) };
         for (stream, was_closed) in (0..).zip(&STREAM_WAS_CLOSED) {
             // SAFETY: asking for flags touches no memory. (nix takes open descriptors only.)
             let is_closed = unsafe { libc::fcntl(stream, libc::F_GETFD) } == -1;
@@ -75,38 +79,17 @@ static BEFORE_MAIN: extern "C" fn() = {
     before_main
 };
 
-/// The action of a signal, as the kernel has it: the C library hides the signals that it keeps for
-/// itself (32 to 34), but others may send these as well. All platforms begin with the handler; the
-/// rest is flags, a mask and the like.
-type KernelAction = [usize; 4];
-
-/// The size of the kernel's set of signals, in bytes.
-const SET_SIZE: usize = size_of::<u64>();
-
 /// The last signal there is.
 pub const LAST_SIGNAL: i32 = 64;
 
-/// Asks for the action of a signal, or sets it. (nix and the C library refuse the signals 32 to 34.)
-fn signal_action(signal: i32, new: Option<&KernelAction>) -> KernelAction {
-    let mut old: KernelAction = [0; 4];
-    let new = new.map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the kernel reads and writes structures of this size, or less. Where it refuses (no such
-    // signal) the zeroes stay, which mean the default action.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigaction,
-            signal,
-            new,
-            old.as_mut_ptr(),
-            SET_SIZE,
-        );
-    }
-    old
-}
-
-/// Whether a signal is ignored by this process.
+/// Returns true if a signal is ignored by this process. (nix can't ask without a change.)
 pub fn is_ignored(signal: i32) -> bool {
-    signal_action(signal, None)[0] == libc::SIG_IGN
+    // SAFETY: zeroes are a valid action, which stays if there is no such signal.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, ptr::null(), &raw mut action);
+        action.sa_sigaction == libc::SIG_IGN
+    }
 }
 
 /// Whether SIGPIPE was ignored when we were started; since then it is.
@@ -117,46 +100,6 @@ pub fn sigpipe_was_ignored() -> bool {
 /// Whether a standard stream, by its number, was closed when we were started.
 pub fn stream_was_closed(stream: usize) -> bool {
     STREAM_WAS_CLOSED[stream].load(Ordering::Relaxed)
-}
-
-/// Gives a signal its default action.
-pub fn set_default(signal: i32) {
-    signal_action(signal, Some(&[libc::SIG_DFL, 0, 0, 0]));
-}
-
-/// Has a signal ignored.
-pub fn ignore(signal: i32) {
-    signal_action(signal, Some(&[libc::SIG_IGN, 0, 0, 0]));
-}
-
-impl SignalSet {
-    /// Changes the mask of this thread; what it was before. (nix's sets have no real-time signals, and the C library leaves
-    /// its own signals out.)
-    fn change_mask(self, how: c_int) -> io::Result<Self> {
-        let mut before = Self(0);
-        // SAFETY: both sets are valid, and of the size that is named.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigprocmask,
-                how,
-                &raw const self.0,
-                &raw mut before.0,
-                SET_SIZE,
-            )
-        };
-        checked(result).map(|_| before)
-    }
-
-    /// A non-blocking descriptor from which these signals can be read, closed on exec. (nix: as for the mask.)
-    pub fn descriptor(self) -> io::Result<OwnedFd> {
-        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        // SAFETY: -1 asks for a new descriptor, which nothing else owns.
-        unsafe {
-            let fd = libc::syscall(libc::SYS_signalfd4, -1, &raw const self.0, SET_SIZE, flags);
-            let fd = i32::try_from(checked(fd)?).map_err(io::Error::other)?;
-            Ok(OwnedFd::from_raw_fd(fd))
-        }
-    }
 }
 
 /// Waits until no other thread is left, but not for long: before a fork whose child starts threads. A thread that begins
@@ -176,32 +119,6 @@ fn checked(result: c_long) -> io::Result<c_long> {
         -1 => Err(io::Error::last_os_error()),
         result => Ok(result),
     }
-}
-
-/// Whether a blocked signal has arrived and was not taken yet. (nix has no call for that.)
-pub fn is_pending(signal: i32) -> bool {
-    let mut pending = SignalSet(0);
-    // SAFETY: the set is valid, and of the size that is named.
-    let asked = unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending.0, SET_SIZE) };
-    asked == 0 && pending.0 & SignalSet::of(&[signal]).0 != 0
-}
-
-/// Reads one signal from a descriptor made by [`SignalSet::descriptor`], if there is one. (nix reads from its own type of
-/// descriptor only.)
-pub fn next_signal(fd: &OwnedFd) -> io::Result<Option<ReceivedSignal>> {
-    let mut record = [0; size_of::<libc::signalfd_siginfo>()];
-    match nix::unistd::read(fd, &mut record) {
-        Err(Errno::EAGAIN) => return Ok(None),
-        read => read?,
-    };
-    // SAFETY: the kernel has written a whole record, and any bytes are valid numbers.
-    let info: libc::signalfd_siginfo = unsafe { std::mem::transmute(record) };
-    Ok(Some(ReceivedSignal {
-        signal: i32::try_from(info.ssi_signo).unwrap_or(0),
-        from_kernel: info.ssi_code == libc::SI_KERNEL,
-        sender: (info.ssi_code == libc::SI_USER).then(|| Pid::from_raw(info.ssi_pid.cast_signed())),
-        reach: Reach::Unknown,
-    }))
 }
 
 /// Opens a process, closed on exec; `None` when there is no such process.

@@ -4,38 +4,61 @@ use std::ffi::c_int;
 use std::io;
 
 use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::SigSet;
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
-use super::{checked, set_default};
+use super::checked;
 
-/// A set of signals, all that the kernel has among them.
-#[derive(Clone, Copy)]
-pub struct SignalSet(pub(super) u64);
-
-impl SignalSet {
-    /// All signals there are.
-    pub(super) const ALL: Self = Self(u64::MAX);
-
-    /// The set of these signals, numbers from 1 to `LAST_SIGNAL`.
-    pub const fn of(signals: &[i32]) -> Self {
-        let mut set = 0;
-        let mut next = 0;
-        while next < signals.len() {
-            set |= 1 << (signals[next] - 1);
-            next += 1;
+/// Returns a set of signals. (nix takes no numbers, which real-time signals have alone.)
+pub fn signal_set(signals: &[i32]) -> SigSet {
+    let mut set = *SigSet::empty().as_ref();
+    // SAFETY: the set is valid before and after each call.
+    unsafe {
+        for signal in signals {
+            libc::sigaddset(&raw mut set, *signal);
         }
-        Self(set)
+        SigSet::from_sigset_t_unchecked(set)
     }
+}
 
-    /// Blocks these signals too in this thread.
-    pub fn block(self) -> io::Result<()> {
-        self.change_mask(libc::SIG_BLOCK).map(drop)
-    }
+/// Returns a non-blocking descriptor from which these signals can be read if they are blocked, closed on exec.
+pub fn signal_descriptor(signals: &[i32]) -> io::Result<SignalFd> {
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    Ok(SignalFd::with_flags(&signal_set(signals), flags)?)
+}
 
-    /// Lets these signals through to this thread: any that came meanwhile takes effect now.
-    pub fn unblock(self) -> io::Result<()> {
-        self.change_mask(libc::SIG_UNBLOCK).map(drop)
+/// Reads one signal from such a descriptor, if there is one.
+pub fn next_signal(descriptor: &SignalFd) -> io::Result<Option<ReceivedSignal>> {
+    let info = descriptor.read_signal()?;
+    Ok(info.map(|info| ReceivedSignal {
+        signal: info.ssi_signo.cast_signed(),
+        from_kernel: info.ssi_code == libc::SI_KERNEL,
+        sender: (info.ssi_code == libc::SI_USER).then(|| Pid::from_raw(info.ssi_pid.cast_signed())),
+        reach: Reach::Unknown,
+    }))
+}
+
+/// Returns true if a blocked signal has arrived and was not taken yet. (nix has no call for that.)
+pub fn is_pending(signal: i32) -> bool {
+    let mut pending = *SigSet::empty().as_ref();
+    // SAFETY: the set is valid.
+    unsafe {
+        libc::sigpending(&raw mut pending) == 0
+            && libc::sigismember(&raw const pending, signal) == 1
     }
+}
+
+/// Gives a signal its default action.
+pub fn set_default(signal: i32) {
+    // SAFETY: no handler is set.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Has a signal ignored.
+pub fn ignore(signal: i32) {
+    // SAFETY: no handler is set.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
 /// A signal that arrived.
@@ -87,14 +110,14 @@ pub fn die_by(signal: i32) {
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     set_default(signal);
     let _ = kill(Pid::this().as_raw(), signal);
-    let _ = SignalSet::of(&[signal]).unblock();
+    let _ = signal_set(&[signal]).thread_unblock();
 }
 
 /// Stops this process by a signal with its default action, until it is continued. The same signal
 /// once more, between the continuation and the return from here, stops it again and isn't heard of.
 pub fn stop_by(signal: i32) -> io::Result<()> {
     kill(Pid::this().as_raw(), signal)?;
-    let set = SignalSet::of(&[signal]);
-    set.unblock()?;
-    set.block()
+    let set = signal_set(&[signal]);
+    set.thread_unblock()?;
+    Ok(set.thread_block()?)
 }

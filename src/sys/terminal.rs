@@ -3,13 +3,10 @@
 use std::fs::File;
 use std::io::{self, IsTerminal};
 
-use libc::SIGTTOU;
 use nix::errno::Errno;
-use nix::sys::signal::killpg;
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
-
-use super::SignalSet;
 
 /// Modes of the terminal, such as echo, to be restored after a COMMAND that had no chance to do so.
 pub struct TerminalModes {
@@ -40,10 +37,10 @@ impl TerminalModes {
         // A COMMAND that led a group of its own may have died with the terminal.
         let is_free = foreground == getpgrp() || killpg(foreground, None) == Err(Errno::ESRCH);
         // Unblocked, it would stop a process whose group doesn't have the terminal.
-        let stop = SignalSet::of(&[SIGTTOU]);
-        if is_free && stop.block().is_ok() {
+        let stop = SigSet::from(Signal::SIGTTOU);
+        if is_free && stop.thread_block().is_ok() {
             let _ = tcsetattr(&self.terminal, SetArg::TCSANOW, &self.modes);
-            let _ = stop.unblock();
+            let _ = stop.thread_unblock();
         }
     }
 }

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
 use std::thread::JoinHandle;
 
-use super::SignalSet;
+use nix::sys::signal::SigSet;
 
 /// As large as a thread's stack usually is: TLS needs some of it.
 pub const USUAL_STACK: usize = 2 * 1024 * 1024;
@@ -33,23 +33,17 @@ impl Drop for HandleRoom {
     }
 }
 
-/// Starts a thread that gets no signals. (The C library lets its own through to a thread, and with the first one also to
-/// the thread that starts it: one that is sent, or wasn't read yet, at that very moment ends redlock or is lost.)
+/// Starts a thread that gets no signals.
 pub fn start_thread(
     name: &str,
     stack: usize,
     work: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let _room = HandleRoom::new()?;
-    let mask = SignalSet(0).change_mask(libc::SIG_BLOCK)?;
-    let thread = std::thread::Builder::new()
-        .name(name.into())
-        .stack_size(stack);
-    let started = thread.spawn(|| {
-        if SignalSet::ALL.block().is_ok() {
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.stack_size(stack).spawn(|| {
+        if SigSet::all().thread_block().is_ok() {
             work();
         }
-    });
-    mask.block()?;
-    started
+    })
 }
