@@ -1,4 +1,4 @@
-//! Joins the Lua scripts with their includes and computes their hashes; lists the pages of the manual; finds out the commit.
+//! Joins the Lua scripts with their includes and computes their hashes; lists the pages of the manual.
 
 use std::path::Path;
 use std::{env, fs};
@@ -37,7 +37,9 @@ fn main() {
     }
     fs::write(out.join("scripts.rs"), constants).expect("OUT_DIR can be written");
     write_pages(out);
-    println!("cargo::rustc-env=REDLOCK_COMMIT={}", commit());
+    // `make` says which commit is built. What cargo installs is known by its version.
+    let commit = env::var("REDLOCK_COMMIT").unwrap_or_default();
+    println!("cargo::rustc-env=REDLOCK_COMMIT={commit}");
     println!("cargo::rerun-if-env-changed=REDLOCK_COMMIT");
     println!("cargo::rerun-if-changed=man");
     println!("cargo::rerun-if-changed=src/protocol");
@@ -68,15 +70,4 @@ fn write_pages(out: &Path) {
     let rows: String = names.iter().map(page).collect();
     let table = format!("static PAGES: &[(&str, &str)] = &[\n{rows}];\n");
     fs::write(out.join("pages.rs"), table).expect("OUT_DIR can be written");
-}
-
-/// Returns the commit that is built: from `make`, or from the file that cargo adds to its archives.
-fn commit() -> String {
-    if let Ok(commit) = env::var("REDLOCK_COMMIT") {
-        return commit;
-    }
-    let packaged = fs::read_to_string(".cargo_vcs_info.json").unwrap_or_default();
-    let hash = packaged.split_once("\"sha1\": \"");
-    let hash = hash.and_then(|(_, rest)| rest.get(..12));
-    hash.unwrap_or_default().to_owned()
 }
