@@ -10,7 +10,11 @@ pub fn reason(error: &io::Error) -> String {
         io::ErrorKind::IsADirectory => "it is a directory",
         io::ErrorKind::NotADirectory => "a part of its path is not a directory",
         io::ErrorKind::InvalidData => "it isn't UTF-8 text",
-        _ => return lower_case(without_number(&error.to_string())),
+        // Only the system's own sentences have no names.
+        _ if error.raw_os_error().is_some() => {
+            return without_number(&error.to_string()).to_lowercase();
+        }
+        _ => return without_number(&error.to_string()),
     };
     text.to_owned()
 }
@@ -26,17 +30,6 @@ pub fn without_number(text: &str) -> String {
             None => kept + " (os error " + part,
         }
     })
-}
-
-fn lower_case(text: String) -> String {
-    let mut letters = text.chars();
-    match (letters.next(), letters.clone().next()) {
-        // Not the first letter of a name in capitals.
-        (Some(first), Some(second)) if !second.is_uppercase() => {
-            first.to_lowercase().chain(letters).collect()
-        }
-        _ => text,
-    }
 }
 
 #[cfg(test)]
