@@ -267,14 +267,8 @@ fn is_listed(list: &str, name: &str) -> bool {
 /// Returns true for a variable that Kubernetes sets in each pod for a service named `redlock` or `redlock-x`, such as
 /// `REDLOCK_PORT_6379_TCP_ADDR` or `REDLOCK_X_SERVICE_HOST`.
 fn is_service_link(name: &str) -> bool {
-    let is_port = |(at, separator): (usize, &str)| {
-        let mut words = name[at + separator.len()..].split('_');
-        let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
-        words.next().is_some_and(is_number) && matches!(words.next(), Some("TCP" | "UDP" | "SCTP"))
-    };
-    name.ends_with("_PORT")
-        || name.contains("_SERVICE_")
-        || name.match_indices("_PORT_").any(is_port)
+    let name = format!("{name}_");
+    name.contains("_PORT_") || name.contains("_SERVICE_")
 }
 
 fn user_file() -> Option<PathBuf> {
