@@ -52,7 +52,6 @@ More:    redlock help [COMMAND | recipes | protocol]
 #[command(
     disable_version_flag = true,
     disable_help_subcommand = true,
-    args_conflicts_with_subcommands = false,
     subcommand_value_name = "SUBCOMMAND",
     subcommand_help_heading = "Subcommands",
     after_long_help = "\
@@ -95,22 +94,6 @@ pub struct Common {
     /// Print every state change [env: REDLOCK_VERBOSE]
     #[arg(short, long, conflicts_with = "quiet", help_heading = COMMON)]
     pub verbose: bool,
-}
-
-impl Common {
-    /// Options after the subcommand override those before it.
-    pub fn or(self, before: Self) -> Self {
-        let last = if self.quiet || self.verbose {
-            &self
-        } else {
-            &before
-        };
-        Self {
-            quiet: last.quiet,
-            verbose: last.verbose,
-            url: self.url.or(before.url),
-        }
-    }
 }
 
 /// The group of the options that each command has.
@@ -164,28 +147,33 @@ pub fn read(mut found: ArgMatches) -> Result<Cli, clap::Error> {
     if let Some((name, mut found)) = command {
         check_names(&found)?;
         cli.command = Some(command_of(&name, &mut found)?);
-        cli.common = Common::from_arg_matches_mut(&mut found)?.or(cli.common);
+        // Options after the command override those before it.
+        let after = Common::from_arg_matches_mut(&mut found)?;
+        cli.common.url = after.url.or(cli.common.url);
+        if after.quiet || after.verbose {
+            (cli.common.quiet, cli.common.verbose) = (after.quiet, after.verbose);
+        }
     }
     Ok(cli)
 }
 
 /// Refuses a NAME that would take another lock than was meant: the rest of a TIME that the shell has split, a word after the
 /// script of -c, which would be the script's argument elsewhere, and a shell whose own -c was meant.
-fn check_names(found: &ArgMatches) -> Result<(), clap::Error> {
-    let Ok(Some(names)) = found.try_get_many::<String>("names") else {
+fn check_names(matches: &ArgMatches) -> Result<(), clap::Error> {
+    let Ok(Some(names)) = matches.try_get_many::<String>("names") else {
         return Ok(());
     };
-    let places = found.indices_of("names").into_iter().flatten();
+    let places = matches.indices_of("names").into_iter().flatten();
     let names: Vec<(&str, usize)> = names.map(String::as_str).zip(places).collect();
-    let is_time = |id: &&str| matches!(found.try_get_one::<Duration>(id), Ok(Some(_)));
-    let times = found.ids().map(clap::Id::as_str).filter(is_time);
-    let times: Vec<usize> = times.filter_map(|id| found.index_of(id)).collect();
+    let is_time = |id: &&str| matches!(matches.try_get_one::<Duration>(id), Ok(Some(_)));
+    let times = matches.ids().map(clap::Id::as_str).filter(is_time);
+    let times: Vec<usize> = times.filter_map(|id| matches.index_of(id)).collect();
     let is_rest = |(name, place): &(&str, usize)| {
         let ends_in_unit = !name.ends_with(|c: char| c.is_ascii_digit());
         ends_in_unit && duration(&format!("1{name}")).is_ok() && times.contains(&(place - 1))
     };
-    let script = found.ids().find(|id| *id == "shell");
-    let script = script.and_then(|_| found.index_of("shell"));
+    let script = matches.ids().find(|id| *id == "shell");
+    let script = script.and_then(|_| matches.index_of("shell"));
     let line = match script {
         // The only NAME may be called like a unit.
         _ if names.len() > 1 && names.iter().any(is_rest) => {
