@@ -5,11 +5,12 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use nix::errno::Errno;
 use nix::sys::signal::SigSet;
 use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, execve};
 use rustix::process::setpriority_process;
 
-use super::{LAST_SIGNAL, checked, set_default};
+use super::{LAST_SIGNAL, set_default};
 
 /// Locks an open file as flock(2) does, unless it is locked; whether it was. The lock ends when the last copy of this
 /// descriptor is closed, in whichever process, and not before.
@@ -53,6 +54,6 @@ pub fn peer_user(socket: impl AsFd) -> io::Result<u32> {
         let mut peer: libc::ucred = std::mem::zeroed();
         let place = (&raw mut peer).cast();
         let result = libc::getsockopt(socket, level, option, place, &raw mut size);
-        checked(result.into()).map(|_| peer.uid)
+        Ok(Errno::result(result).map(|_| peer.uid)?)
     }
 }

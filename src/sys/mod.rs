@@ -20,7 +20,7 @@ mod spawn;
 mod terminal;
 mod thread;
 
-use std::ffi::{CStr, c_long};
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::mem::size_of;
@@ -113,14 +113,6 @@ pub fn await_other_threads() {
     }
 }
 
-/// The result of a system call.
-fn checked(result: c_long) -> io::Result<c_long> {
-    match result {
-        -1 => Err(io::Error::last_os_error()),
-        result => Ok(result),
-    }
-}
-
 /// Opens a process, closed on exec; `None` when there is no such process.
 pub fn pidfd(pid: i32) -> io::Result<Option<OwnedFd>> {
     let pid = rustix::process::Pid::from_raw(pid.max(0));
@@ -135,7 +127,7 @@ pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let (process, info) = (process.as_raw_fd(), ptr::null::<libc::siginfo_t>());
     // SAFETY: without further information the kernel makes its own, as for kill(2).
     let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process, signal, info, 0) };
-    checked(sent).map(drop)
+    Ok(Errno::result(sent).map(drop)?)
 }
 
 /// Lets this process have as many descriptors as it may. Returns their number.

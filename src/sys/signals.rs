@@ -3,12 +3,11 @@
 use std::ffi::c_int;
 use std::io;
 
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
-
-use super::checked;
 
 /// Returns a set of signals. (nix takes no numbers, which real-time signals have alone.)
 pub fn signal_set(signals: &[i32]) -> SigSet {
@@ -87,7 +86,7 @@ pub enum Reach {
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill touches no memory of ours.
     let result = unsafe { libc::kill(pid, signal) };
-    checked(result.into()).map(drop)
+    Ok(Errno::result(result).map(drop)?)
 }
 
 /// Has a signal end this process with the status 128+N. (A handler is unsafe in nix, too.)
