@@ -43,7 +43,8 @@ pub(super) fn corrected(words: &[OsString]) -> Option<String> {
         let option = url.as_ref().and_then(|url| text.strip_suffix(url));
         match option.filter(|option| option.is_empty() || option.starts_with('-')) {
             Some(option) => format!("{option}URL"),
-            None => shown_word(word),
+            None if is_private_url(&text) => "URL".into(),
+            None => quote(word).into_owned(),
         }
     });
     let line = shown.collect::<Vec<_>>().join(" ");
@@ -123,14 +124,6 @@ fn is_run(words: &[OsString]) -> bool {
 
 fn is_option(word: &OsString) -> bool {
     word.len() > 1 && word.as_bytes()[0] == b'-'
-}
-
-/// A word as a shell takes it in, unless it is a URL, which may contain a password.
-fn shown_word(word: &OsStr) -> String {
-    if is_private_url(&word.to_string_lossy()) {
-        return "URL".into();
-    }
-    quote(word).into_owned()
 }
 
 /// Returns true if this can be executed.
