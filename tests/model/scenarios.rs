@@ -683,7 +683,7 @@ fn defects() -> Vec<Defect> {
     let success = ("set_state('succeeded', int_text(now_ms))", "local _ = 1");
     let freed = ("redis.call('HSET', state, 'succeeded', now)", "local _ = 1");
     let any_number = ("if count + 1 > limit then return nil end", "");
-    let one_too_many = "if smallest and count + 1 > smallest - LIMITS then return nil end";
+    let one_too_many = "if count + 1 > smallest - LIMITS then return nil end";
     let notes_number = "if number then set_state('number', int_text(number), 'number_by', who) end";
     let hears_hello = ("'hello')) or 0) == 0", "'hello')) or 0) < 0");
     let counts_guards = "last = math.max(last, tonumber(until_ms) - now_ms)";

@@ -37,11 +37,11 @@ local function free_slot(limit, value, who)
   if count + 1 > limit then return nil end
   -- None of them has a limit, nor a slot.
   if value == 'redlock:shared' then return first end
-  if not has_slots() then return nil end
-  -- First come the slots in use, and then as many limits.
+  -- First come the slots in use, and then as many limits. If another client has deleted them, all members leave first.
   local used = redis.call('ZCARD', slots) / 2
+  if used == 0 then return nil end
   local smallest = redis.call('ZRANGE', slots, used, used, 'WITHSCORES')[2]
-  if smallest and count + 1 > smallest - LIMITS then return nil end
+  if count + 1 > smallest - LIMITS then return nil end
   -- Slots 1 to n are all in use if the n-th smallest is n: a binary search for the first gap.
   local low, high = 0, used
   while low < high do
@@ -52,16 +52,11 @@ local function free_slot(limit, value, who)
   return first * (low + 1)
 end
 
--- Whether a grant now is the first one of a day, by the last fence, in which the time of the last grant is.
-local function is_first_of_day()
-  return not last_fence or math.floor(last_fence / (1000 * DAY)) ~= math.floor(now_ms / DAY)
-end
-
 -- Makes a token a holder, after free_slot() has admitted it. `lease` and `waited` are in milliseconds, and
 -- `value` is that of the lock key. Returns the key's new value.
 local function add_holder(value, token, limit, slot, lease, fence, waited, phase, who)
-  -- What is kept for weeks is refreshed by the first grant of each day.
-  local refreshes = is_first_of_day()
+  -- What is kept for weeks is refreshed by the first grant of each day. The time of the last grant is in its fence.
+  local refreshes = not last_fence or math.floor(last_fence / (1000 * DAY)) ~= math.floor(now_ms / DAY)
   set_state('fence', fence)
   last_fence = fence
   if refreshes then touch_memory() end

@@ -5,7 +5,6 @@
 local LIMITS = 2 ^ 40 -- what is added to a limit in `slots`, so that limits come after slots
 local LOST = 100 -- how many holds are recorded of a group that has lost the lock
 local DEAD_MEMBERS = 100 -- how many members whose leases have ended one call removes
-local RESTORED = 500 -- the slots of how many members one call restores
 
 local all_shared = false -- the last member with a slot has left
 
@@ -34,33 +33,13 @@ local function clear_lock()
   if frozen > 0 then redis.call('SET', lock, FROZEN, 'PX', int_text(frozen - now_ms)) end
 end
 
--- Returns true if `slots` has those of all members. If another client has deleted it, each call restores a part from
--- `meta`, and the score of 'restored' says where the next one goes on. A member without an entry keeps all others out.
-local function has_slots()
-  local cursor = redis.call('ZSCORE', slots, 'restored') or redis.call('EXISTS', slots) == 0 and '0'
-  if not cursor then return true end
-  redis.call('ZADD', slots, cursor, 'restored')
-  redis.call('PEXPIRE', slots, RETENTION)
-  local next, members = unpack(redis.call('ZSCAN', holders, cursor, 'COUNT', RESTORED))
-  for n = 1, #members, 2 do
-    local hold = read_hold(redis.pcall('HGET', meta, members[n]))
-    if not hold.limit then return false end
-    if tonumber(hold.limit) < SHARED then
-      redis.call('ZADD', slots, hold.slot, 'slot ' .. members[n], int_text(LIMITS + hold.limit), 'limit ' .. members[n])
-    end
-  end
-  redis.call('ZADD', slots, next, 'restored')
-  if next == '0' then redis.call('ZREM', slots, 'restored') end
-  return next == '0'
-end
-
 -- Members have left the group. Returns the new value of the lock key.
 local function after_leaving(value)
   if redis.call('EXISTS', holders) == 0 then
     clear_lock()
     return frozen > 0 and FROZEN
   end
-  if value == 'redlock:slots' and (all_shared or has_slots() and redis.call('EXISTS', slots) == 0) then
+  if all_shared then
     value = 'redlock:shared'
     redis.call('SET', lock, value, 'KEEPTTL')
   end
