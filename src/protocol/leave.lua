@@ -1,7 +1,7 @@
 -- leave: a guard has ended. Where it is the last one, and the hold's run is over, that frees the lock.
 -- ARGV[4] token of the hold
 -- ARGV[5] id of the guard
--- Returns {1} when it has left; {4} when it has left, and dead waiters are left: the same call once more removes some of them
+-- Returns {1} when it has left
 -- @include lock
 
 return (function()
@@ -16,21 +16,13 @@ if type(gone) == 'table' and not string.find(gone.err, 'WRONGTYPE', 1, true) the
 post_notice('over', guard, '', A_WHILE)
 local entry = redis.pcall('HGET', meta, token)
 local value = lock_value()
-if type(entry) ~= 'string' then
-  -- Its call was repeated: it may be that dead waiters were left. A key of another type isn't ours to look into.
-  if type(value) == 'table' then return {1} end
-  local _, more = grant_next(value)
-  return more and {4} or {1}
-end
 local hold = read_hold(entry)
 if hold.phase ~= 'kept' or hold.number == '' or not is_held(token, value) or guarded_for(token, entry) > 0 then return {1} end
 local left = hold.number - now_ms
 if left > 0 then
   keep_hold(token, value, entry, left)
 else
-  local granted, more = end_hold(token, value)
-  if not granted then retire_name(value == token) end
-  if more then return {4} end
+  if not end_hold(token, value) then retire_name(value == token) end
 end
 return {1}
 

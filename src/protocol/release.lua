@@ -4,7 +4,7 @@
 -- ARGV[6] how the run ended ('' when there was none)
 -- ARGV[7] keep (ms that the lock stays ours, counted from when we got it, or 0)
 -- ARGV[8] answered (1: every request for it was answered, so that none can arrive late; '' or left out)
--- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them
+-- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours
 -- @include lock
 
 local token, by_job, how, keep = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
@@ -47,11 +47,15 @@ local function note_for_run()
   end
 end
 
--- Its call was repeated: it may be that dead waiters were left. Returns whether some still are.
-local function goes_on(value)
-  if type(value) == 'table' then return false end
-  local _, more = grant_next(value)
-  return more
+-- Returns how its hold ended, if that is one of the last 1,000.
+local function own_end()
+  local own_id = id(token)
+  local last, ended = string.match(history_size == 0 and redis.call('HGET', state, 'ended') or '', '^(%x+) (%S+)$')
+  if last == own_id then return ended end
+  for _, record in ipairs(redis.pcall('LRANGE', history, 0, 999)) do
+    last, ended = string.match(record, '^(%x+) %d+ (%S+) ')
+    if last == own_id then return ended end
+  end
 end
 
 -- The lock is kept as long as the run wants, and as long as its guards may live.
@@ -64,15 +68,15 @@ if ours and hold.start and math.max(left, guarded) > 0 then
   return {3, math.max(left, guarded), guarded > 0 and 1 or 0}
 end
 
-local granted, more
+local granted
 local place = not ours and redis.pcall('ZSCORE', queue, token)
 if ours then
-  granted, more = end_hold(token, value)
+  granted = end_hold(token, value)
 elseif type(place) == 'string' then
   -- If nothing was done under it, note_end() posts more than its ticket.
   if how == '' then remove_waiter(token) else dequeue(token, place) end
   -- A key of another type isn't ours to look into.
-  if type(value) ~= 'table' then granted, more = grant_next(value) end
+  if type(value) ~= 'table' then granted = grant_next(value) end
   redis.pcall('HDEL', meta, token)
 else
   local answer = not_held(token, value)
@@ -81,25 +85,10 @@ else
     -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.
     if how == '' or hold.phase == 'kept' then
       note_end()
-      return goes_on(value) and {4} or {1}
+      return {1}
     end
-    -- How its hold ended, if that is one of the last 1,000.
-    local own_id = id(token)
-    local last, ended = string.match(history_size == 0 and redis.call('HGET', state, 'ended') or '', '^(%x+) (%S+)$')
-    if last ~= own_id then ended = nil end
-    -- Usually it is among the last few: its call is repeated at once.
-    for _, to in ipairs(not entry and {19, 999} or {}) do
-      for _, record in ipairs(ended and {} or redis.pcall('LRANGE', history, 0, to)) do
-        local whose, how = string.match(record, '^(%x+) %d+ (%S+) ')
-        if whose == own_id then
-          ended = how
-          break
-        end
-      end
-    end
-    if ended and ended ~= 'lost' and ended ~= 'forced' and ended ~= 'expired' then
-      return goes_on(value) and {4} or {by_job == '1' and 2 or 1}
-    end
+    local ended = not entry and own_end()
+    if ended and ended ~= 'lost' and ended ~= 'forced' and ended ~= 'expired' then return {by_job == '1' and 2 or 1} end
   end
   note_end()
   return answer
@@ -107,6 +96,6 @@ end
 note_end()
 note_for_run()
 if not granted and type(value) ~= 'table' then retire_name(value == token) end
-return {more and 4 or 1}
+return {1}
 
 end)()

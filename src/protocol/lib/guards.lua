@@ -69,14 +69,14 @@ local function keep_hold(token, value, entry, left, at_least)
   end
 end
 
--- Ends a hold, and hands the lock on. Returns the same as grant_next.
+-- Ends a hold, and hands the lock on. Returns whether any waiter got it.
 local function end_hold(token, value)
   if value ~= token then
     remove_member(token)
     return grant_next(after_leaving(value))
   end
   -- The next holder comes first; what it doesn't overwrite is removed after that.
-  local granted, more = grant_next(false)
+  local granted = grant_next(false)
   if granted then redis.pcall('HDEL', meta, token) else clear_lock() end
-  return granted, more
+  return granted
 end

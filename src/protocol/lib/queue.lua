@@ -7,7 +7,7 @@ local GRANT_TTL = 5000 -- how long a waiter has to confirm its grant, which a sl
 local SHORT_GRANT_TTL = 2000 -- the same for one that polls, or after a grant that nobody confirmed
 local QUEUE_TTL = 100000 -- how long the queue outlives its last heartbeat, and a ticket its waiter, ms: three of the longest
 local GRANTS = 100 -- how many are admitted by one call; each confirmation admits more
-local DEAD = 100 -- how many waiters that are dead, or were made to give up, one call clears away
+local DEAD = 2000 -- how many waiters that are dead, or were made to give up, one call clears away
 local REMOVED = 40 -- how many of them one request of a waiter removes from beside it
 
 -- Takes a waiter out of the queue.

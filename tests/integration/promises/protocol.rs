@@ -97,13 +97,13 @@ fn a_renewal_leaves_the_lock_of_another_as_it_is_though_our_entry_is_still_there
 }
 
 #[test]
-fn a_live_waiter_behind_1500_dead_ones_retries_until_it_has_the_lock() {
+fn a_live_waiter_behind_4500_dead_ones_retries_until_it_has_the_lock() {
     let redis = Redis::start();
     take(&redis, "holder", "1");
-    crowd(&redis, 1500, "1");
+    crowd(&redis, 4500, "1");
     assert_eq!(acquire(&redis, "live", "1", "poll")[0], "0");
     // The other waiters have a channel, but no process listens. The holder has died too, so nobody releases the lock.
-    let script = "for _, token in ipairs(redis.call('ZRANGE', KEYS[1], 0, 1499)) do
+    let script = "for _, token in ipairs(redis.call('ZRANGE', KEYS[1], 0, 4499)) do
         redis.call('HSET', KEYS[2], token, (string.gsub(redis.call('HGET', KEYS[2], token), ' 0 {', ' 1 {')))
     end
     redis.call('DEL', KEYS[3])";

@@ -355,7 +355,6 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static str)> {
         ("free" | "release", 1) => ("released", ""),
         ("free", 0) => ("release is to be asked", ""),
         ("release", 3) => ("kept", "left, for guards"),
-        ("release", 4) => ("released, and dead waiters are left", ""),
         ("guard", 1) => (
             "guards",
             "left, the run's ttl, fence, limit, slot, cancelled by",
@@ -363,7 +362,6 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static str)> {
         ("guard", 2) => ("the run is over", ""),
         ("guard", 3) => ("too many", ""),
         ("leave", 1) => ("left", ""),
-        ("leave", 4) => ("left, and dead waiters are left", ""),
         ("keep", 1) | ("prolong", 1..) => ("extended", ""),
         ("keep", 0) => ("not ours alone", ""),
         ("prolong", 0) => ("renew is to be asked", ""),
