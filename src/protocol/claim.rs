@@ -10,8 +10,6 @@ use std::iter;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis::Value;
-
 use super::answer::{LeaseState, Reentry, Released};
 use super::answer::{checked, prolonged, released, renewed, renewed_hold};
 use super::client::{Client, Looked};
@@ -125,12 +123,6 @@ const LONGEST_PROLONGED: Duration = Duration::from_secs(24 * 3600);
 /// Usual time for another server to take over: sentinels take 3 to 4 s with a `down-after-milliseconds` of 2 s.
 pub const FAILOVER: Duration = Duration::from_secs(5);
 
-/// How often a release is repeated at most, each time to remove some dead waiters.
-const DEAD_CALLS: u32 = 1000;
-
-/// Answer to a release that is done, if another call removes more dead waiters.
-pub(super) const MORE_DEAD: Value = Value::Int(4);
-
 /// The pause before the next try to release a lock.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -215,20 +207,16 @@ impl Claim {
             or_empty(queue.number).into(),
             once.unwrap_or_else(|| ms(request.once_per)).into(),
             u8::from(request.repair_ttl).to_string().into(),
+            if needs.replicated { "1" } else { "" }.into(),
+            or_empty(queue.most_waiting.map(u64::from)).into(),
         ];
         // Arguments that this run doesn't need are left out at the end.
-        let rare = [
-            if needs.replicated { "1" } else { "" }.into(),
-            or_empty(queue.most_waiting.map(u64::from)),
-        ];
-        let asked = rare.iter().rposition(|text| !text.is_empty());
-        let asked = asked.map_or(0, |last| last + 1);
-        args.extend(rare.into_iter().take(asked).map(String::into_bytes));
+        while args.pop_if(|text| text.is_empty()).is_some() {}
         self.lock.call(&ACQUIRE, args)
     }
 
     /// Arguments of a call: the token and these.
-    fn args<const N: usize>(&self, more: [String; N]) -> Vec<Vec<u8>> {
+    pub(super) fn args<const N: usize>(&self, more: [String; N]) -> Vec<Vec<u8>> {
         let token = self.token.as_bytes().to_vec();
         let more = more.map(String::into_bytes);
         iter::once(token).chain(more).collect()
@@ -250,7 +238,15 @@ impl Claim {
     ) -> Result<(Vec<LeaseState>, bool), Error> {
         let mut looked = client.looked.take();
         let renewed = client.with_connection(|connection, within| {
-            match Self::renew_over(claims, connection, &mut looked, ttl, within) {
+            let renewed = if let [claim] = claims {
+                let renewed = claim.renew_alone(connection, &mut looked, ttl, within);
+                renewed.map(|(state, tracked)| (vec![state], tracked))
+            } else {
+                let calls = claims.iter().map(|claim| claim.renewal(ttl, false));
+                let states = connection.pipeline(calls.collect(), within, renewed);
+                states.map(|states| (states, false))
+            };
+            match renewed {
                 // Nothing that the replicas would confirm is known of the node that the keys go to.
                 Err(error) if error.is_migration() && !connection.is_replicated() => {
                     for claim in claims {
@@ -272,22 +268,6 @@ impl Claim {
         Ok(renewed)
     }
 
-    fn renew_over(
-        claims: &[Self],
-        connection: &mut Connection,
-        looked: &mut Option<Looked>,
-        ttl: Duration,
-        within: Duration,
-    ) -> Result<(Vec<LeaseState>, bool), Error> {
-        if let [claim] = claims {
-            let (state, tracked) = claim.renew_alone(connection, looked, ttl, within)?;
-            return Ok((vec![state], tracked));
-        }
-        let calls = claims.iter().map(|claim| claim.renewal(ttl, false));
-        let states = connection.pipeline(calls.collect(), within, renewed)?;
-        Ok((states, false))
-    }
-
     /// Extends the lease of this claim. [`RENEW`] looks at everything: first over each connection, then once an hour, and
     /// whenever [`PROLONG`] finds that more may be to do. Where replicas confirm, each renewal is one that they count.
     fn renew_alone(
@@ -301,28 +281,27 @@ impl Claim {
         let mut values = vec![self.token.as_bytes().to_vec()];
         values.extend(SHARED_VALUES.map(<[u8]>::to_vec));
         let may_prolong = ttl <= LONGEST_PROLONGED && !connection.is_replicated();
-        let mut known = looked.take().filter(|looked| {
-            may_prolong && looked.token == self.token && now.duration_since(looked.at) < LOOK_AGAIN
+        let mut last = looked.take().filter(|last| {
+            may_prolong && last.token == self.token && now.duration_since(last.at) < LOOK_AGAIN
         });
-        if let Some(known_plain) = known.as_mut().filter(|known| known.is_plain) {
+        if let Some(plain) = last.as_mut().filter(|last| last.is_plain) {
             let call = self.prolonging(ttl);
             let (answer, tracked) = connection.call_tracked(call, key, values.clone(), within)?;
             if let Some(state) = prolonged(&answer, ttl)? {
-                *looked = known;
+                *looked = last;
                 return Ok((state, tracked));
             }
-            (known_plain.is_plain, known_plain.at) = (false, now);
+            (plain.is_plain, plain.at) = (false, now);
         }
         let call = self.renewal(ttl, false);
         let (answer, tracked) = connection.call_tracked(call, key, values, within)?;
-        let state = renewed(answer)?;
-        let found = || Looked {
+        let first = || Looked {
             token: self.token.clone(),
             at: now,
             is_plain: true,
         };
-        *looked = known.or_else(|| may_prolong.then(found));
-        Ok((state, tracked))
+        *looked = last.or_else(|| may_prolong.then(first));
+        Ok((renewed(answer)?, tracked))
     }
 
     /// A renewal that extends the lease where that is all there is to do.
@@ -393,34 +372,24 @@ impl Claim {
         mode: &ReleaseMode,
         is_slow: impl FnOnce(),
     ) -> Result<Released, Error> {
-        self.release_over(client, mode, true, is_slow, |_, _| true)
-            .map(|(released, _)| released)
+        client.open_to_release()?;
+        client.with_connection(|connection, within| {
+            self.release_over(connection, mode, true, is_slow, within)
+        })
     }
 
-    /// Releases the lock, and returns also what `and_then` finds out over the connection. Unless it is hurried, the
-    /// short script is tried first.
+    /// Releases the lock. Unless that is hurried, the short script is tried first.
     fn release_over(
         &self,
-        client: &mut Client,
+        connection: &mut Connection,
         mode: &ReleaseMode,
         is_hurried: bool,
         is_slow: impl FnOnce(),
-        and_then: impl FnOnce(&mut Connection, Duration) -> bool,
-    ) -> Result<(Released, bool), Error> {
+        within: Duration,
+    ) -> Result<Released, Error> {
         let call = self.release_call(mode);
-        client.open_to_release()?;
-        let (released, is_known) = client.with_connection(|connection, within| {
-            let short = (!is_hurried && self.frees(mode)).then(|| call.of(&FREE));
-            let answer = connection.release(short, call, SLOW_ANSWER, is_slow, within)?;
-            let is_last = answer != Value::Array(vec![MORE_DEAD]);
-            let released = is_last.then(|| released(answer)).transpose()?;
-            Ok((released, and_then(connection, within)))
-        })?;
-        if let Some(released) = released {
-            return Ok((released, is_known));
-        }
-        remove_dead_waiters(client, || self.release_call(mode));
-        Ok((Released::Now, is_known))
+        let short = (!is_hurried && self.frees(mode)).then(|| call.of(&FREE));
+        released(connection.release(short, call, SLOW_ANSWER, is_slow, within)?)
     }
 
     pub(super) fn release_call(&self, mode: &ReleaseMode) -> Call {
@@ -465,11 +434,6 @@ impl Claim {
         within: Option<Duration>,
         is_slow: impl Fn(),
     ) -> Result<(Released, bool), Error> {
-        if let Some(within) = within {
-            // A connection that there is may be broken: then half of the time is for another one.
-            let share = if client.is_open() { 2 } else { 1 };
-            client.limit_to(within / share);
-        }
         let patience = within.map_or(patience, |within| patience.min(within));
         let released = self.release_repeatedly(client, mode, patience, within, is_slow);
         client.lift_limit();
@@ -484,30 +448,29 @@ impl Claim {
         within: Option<Duration>,
         is_slow: impl Fn(),
     ) -> Result<(Released, bool), Error> {
-        let may_fail_over = client.deployment.may_fail_over();
-        let (began, connecting) = (Instant::now(), client.longest(1));
-        let mut may_be_broken = client.is_open();
-        let mut pause = AGAIN;
-        let mut acknowledged = None;
-        let mut is_repeated = false;
+        // A connection that there is may be broken: then half of the time is for another one.
+        let (began, mut may_be_broken) = (Instant::now(), client.is_open());
+        let mut share = if may_be_broken { 2 } else { 1 };
+        let (mut pause, mut is_repeated, mut acknowledged) = (AGAIN, false, None);
         loop {
-            let mut tried = self.release_over(
-                client,
-                mode,
-                within.is_some(),
-                &is_slow,
-                Connection::is_followed,
-            );
+            if let Some(all) = within {
+                client.limit_to(all / share);
+            }
+            let mut tried = client.open_to_release().and_then(|()| {
+                client.with_connection(|connection, time| {
+                    let released =
+                        self.release_over(connection, mode, within.is_some(), &is_slow, time)?;
+                    Ok((released, connection.is_followed(time)))
+                })
+            });
+            // It was done by a call before that had no answer.
             if let (true, ReleaseMode::ByJob, Ok((released @ Released::Before, _))) =
                 (is_repeated, mode, &mut tried)
             {
                 *released = Released::Now;
             }
-            is_repeated = true;
             // Of what is left half is for connecting, and half for the answer.
-            if let Some(within) = within {
-                client.limit_to(within / 4);
-            }
+            (is_repeated, share) = (true, 4);
             let (answer, patience) = match tried {
                 Ok((released, true)) => return Ok((acknowledged.unwrap_or(released), true)),
                 Ok((released, false)) => {
@@ -523,9 +486,11 @@ impl Claim {
                 }
                 // Usually that is over in less time than a waiter would need to find the lock free.
                 Err(error) if error.kind == ErrorKind::Moving => {
-                    (Err(error), patience.max(connecting))
+                    (Err(error), patience.max(client.longest(1)))
                 }
-                Err(error) if may_fail_over && error.kind.may_pass() => (Err(error), patience),
+                Err(error) if client.deployment.may_fail_over() && error.kind.may_pass() => {
+                    (Err(error), patience)
+                }
                 Err(error) => (Err(error), Duration::ZERO),
             };
             if began.elapsed() >= patience {
@@ -550,13 +515,6 @@ pub(super) fn takes(request: &Request, place: Option<&Place>, needs: Needs) -> b
         && request.once_key.is_none()
         && request.once_per.is_zero()
         && request.ttl <= LONGEST_PROLONGED
-}
-
-/// Repeats a call that is done and removes some dead waiters each time. If that fails, the living ones remove more of them.
-pub(super) fn remove_dead_waiters(client: &mut Client, call: impl Fn() -> Call) {
-    let mut calls = 0..DEAD_CALLS;
-    let mut is_more = || client.call(call(), |fields| Ok(fields == [MORE_DEAD]));
-    while calls.next().is_some() && matches!(is_more(), Ok(true)) {}
 }
 
 /// A duration as an argument.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::answer::{LeaseState, Reentry, not_ours, reentry};
-use super::claim::{Claim, MORE_DEAD, remove_dead_waiters};
+use super::claim::Claim;
 use super::client::Client;
 use super::scripts::{self, GUARD, LEAVE, array, entry, left, unexpected_reply};
 use super::token::random_bits;
@@ -113,20 +113,14 @@ impl Guard {
     /// The work is over. Safe to repeat; where it fails, the lease ends by itself.
     pub fn leave(&self, client: &mut Client) -> Result<(), Error> {
         client.open_to_release()?;
-        let is_more = client.call(self.leave_call(), |fields| match fields {
-            [Value::Int(1)] => Ok(false),
-            [MORE_DEAD] => Ok(true),
+        client.call(self.leave_call(), |fields| match fields {
+            [Value::Int(1)] => Ok(()),
             other => Err(unexpected_reply(other)),
-        })?;
-        if is_more {
-            remove_dead_waiters(client, || self.leave_call());
-        }
-        Ok(())
+        })
     }
 
     pub(super) fn leave_call(&self) -> Call {
-        let token = self.claim.token().as_bytes().to_vec();
-        let args = vec![token, self.id.clone().into()];
+        let args = self.claim.args([self.id.clone()]);
         self.claim.lock().call(&LEAVE, args)
     }
 }

@@ -2,6 +2,8 @@
 
 use super::super::answer::{Acquired, Busy, acquired};
 use super::super::guard::extended;
+use redis::Value;
+
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
