@@ -162,6 +162,7 @@ mod tests {
             },
             frozen: None,
             waiters: waiters.iter().map(waiting).collect(),
+            rest: None,
         }
     }
 

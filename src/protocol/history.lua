@@ -9,8 +9,7 @@ local LIVE = 250 -- how many of the holds that aren't over are returned at most
 local value = redis.pcall('GET', lock)
 local live = {}
 for _, hold in ipairs(some_holds(LIVE)) do
-  local phase = read_hold(hold.entry).phase
-  if phase == 'held' or phase == 'guarded' then
+  if is_at_work(hold.entry) then
     local how, ended = 1, hold.lease_end
     if not is_held(hold.token, value) then how, ended = ended > now_ms and 2 or 0, math.min(ended, now_ms) end
     live[#live + 1] = {id(hold.token), how, int_text(ended), hold.entry}

@@ -179,9 +179,6 @@ impl HoldOutcome {
     }
 }
 
-/// Number of the newest holds that the usual length is taken from.
-pub(super) const NEWEST: usize = 10;
-
 /// Least number of successes that make a usual length.
 const ENOUGH: usize = 3;
 
@@ -238,27 +235,6 @@ impl Lock {
 }
 
 impl Locks {
-    /// Returns the usual length of a hold of this lock, if the history knows it. One short question.
-    pub fn usual(&self, client: &mut Client, name: &Name) -> Result<Option<Duration>, Error> {
-        let key = self.lock(name.clone()).keys.of("history");
-        let mut command = redis::cmd("LRANGE");
-        command.arg(key).arg(0).arg(NEWEST - 1);
-        let records =
-            client.with_connection(|connection, _| match connection.query_list(&command) {
-                // If redlock may not read the history, nothing is usual: that is no reason to end a wait.
-                Err(error) if !error.kind.may_pass() => Ok(Value::Array(Vec::new())),
-                other => other,
-            })?;
-        let lasted = |record: &Value| {
-            let entry = over(name, record)?;
-            let lasted = entry.ran(entry.ended_ms?);
-            entry.outcome.is_success().then_some(lasted)
-        };
-        Ok(usual_of(
-            array(records)?.iter().filter_map(lasted).collect(),
-        ))
-    }
-
     /// Reads the histories of any number of locks, a few at a time, and passes them to `each` one after the other until
     /// that returns false.
     pub fn each_history<E: From<Error>>(

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::slice;
 use std::time::Duration;
 
-use redis::{FromRedisValue, Value};
+use redis::Value;
 
 use super::answer::Busy;
 use super::client::Client;
 use super::guard::GuardEntry;
-use super::history::{NEWEST, usual_of};
+use super::history::usual_of;
 use super::locks::Locks;
 use super::name::{Name, index_key};
 use super::scripts::{
@@ -17,7 +17,6 @@ use super::scripts::{
     unexpected_reply,
 };
 use super::who::{Frozen, Holder, Limit, Waiter, Who};
-use crate::redis::call::Call;
 use crate::redis::connection::Connection;
 use crate::redis::error::{Error, quoted};
 
@@ -37,6 +36,8 @@ pub struct Inspected {
     /// How long a hold usually lasts, where that was asked and the history knows it.
     pub usual: Option<Duration>,
     pub record: Record,
+    /// Where the lists of holders and waiters go on, if these are only their beginnings.
+    pub rest: Option<Page>,
 }
 
 /// The content of a lock's key.
@@ -220,10 +221,12 @@ impl Locks {
     /// Looks at locks, and at how long a hold of each usually lasts. One round trip for a hundred names.
     pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
         client.with_connection(|connection, _| {
-            let firsts = self.pages(connection, names, FIRST_PAGE)?;
-            let firsts = firsts.into_iter();
-            let locks = firsts.map(|(lock, next)| self.with_other_pages(connection, lock, next));
-            locks.collect()
+            let mut locks = self.pages(connection, names, FIRST_PAGE)?;
+            let partial = locks.iter_mut().filter(|lock| lock.rest.is_some());
+            for lock in partial {
+                self.add_rest(connection, lock)?;
+            }
+            Ok(locks)
         })
     }
 
@@ -233,41 +236,48 @@ impl Locks {
         all.pop().ok_or_else(|| unexpected_reply(&[]))
     }
 
+    /// Returns the usual length of a hold of this lock, if the history knows it. One short question.
+    pub fn usual(&self, client: &mut Client, name: &Name) -> Result<Option<Duration>, Error> {
+        client.with_connection(|connection, _| {
+            match self.pages(connection, slice::from_ref(name), [b"", b""]) {
+                // If redlock may not read that, nothing is usual: that is no reason to end a wait.
+                Err(error) if !error.kind.may_pass() => Ok(None),
+                locks => Ok(locks?.pop().and_then(|lock| lock.usual)),
+            }
+        })
+    }
+
     /// Reads one page of each of these locks.
     fn pages(
         &self,
         connection: &mut Connection,
         names: &[Name],
         page: [&[u8]; 2],
-    ) -> Result<Vec<(Inspected, Option<Page>)>, Error> {
-        let calls = names.iter().map(|name| self.inspect_call(name, page));
+    ) -> Result<Vec<Inspected>, Error> {
+        let locks = names.iter().map(|name| self.lock(name.clone()));
+        let calls = locks.map(|lock| lock.call(&INSPECT, page.map(<[u8]>::to_vec).to_vec()));
         let mut names = names.iter().cloned();
         connection.list(
             calls.collect(),
             |answer| inspected(names.next().ok_or_else(|| unexpected_reply(&[]))?, answer),
-            |(lock, _)| lock.weight(),
+            Inspected::weight,
         )
     }
 
     /// Adds the holders and waiters that didn't fit into the first answer.
-    fn with_other_pages(
-        &self,
-        connection: &mut Connection,
-        mut lock: Inspected,
-        mut next: Option<Page>,
-    ) -> Result<Inspected, Error> {
+    fn add_rest(&self, connection: &mut Connection, lock: &mut Inspected) -> Result<(), Error> {
         in_parts(|| {
-            let Some(page) = &next else {
+            let Some(page) = lock.rest.take() else {
                 return Ok(Some(()));
             };
             let page = page.each_ref().map(Vec::as_slice);
-            let mut pages = self.pages(connection, slice::from_ref(&lock.name), page)?;
-            let (more, after) = pages.pop().ok_or_else(|| unexpected_reply(&[]))?;
-            if let (Key::Held(holds), Key::Held(others)) = (&mut lock.key, more.key) {
-                holds.extend(others);
+            for more in self.pages(connection, slice::from_ref(&lock.name), page)? {
+                if let (Key::Held(holds), Key::Held(others)) = (&mut lock.key, more.key) {
+                    holds.extend(others);
+                }
+                lock.waiters.extend(more.waiters);
+                lock.rest = more.rest;
             }
-            lock.waiters.extend(more.waiters);
-            next = after;
             Ok(None)
         })?;
         // A client that moved meanwhile may be on several pages.
@@ -278,84 +288,47 @@ impl Locks {
         }
         let is_new = |waiting: &Waiting| waiters.insert(waiting.id.clone());
         lock.waiters.retain(is_new);
-        Ok(lock)
-    }
-
-    /// Returns the call that reads a page of a lock, and how long its newest holds lasted.
-    fn inspect_call(&self, name: &Name, page: [&[u8]; 2]) -> Call {
-        let newest = NEWEST.to_string();
-        let args = [newest.as_bytes()].into_iter().chain(page);
-        Call {
-            args: args.map(<[u8]>::to_vec).collect(),
-            ..self.lock(name.clone()).call(&INSPECT, Vec::new())
-        }
+        Ok(())
     }
 
     /// The names of locks, sorted.
     pub fn names(&self, client: &mut Client, which: Which) -> Result<Vec<Name>, Error> {
-        let mut names = client.with_connection(|connection, _| {
+        client.with_connection(|connection, _| {
             let mut since = "-inf".to_owned();
             if which == Which::InUse {
                 let [seconds, _] = fields(connection.query(&redis::cmd("TIME"))?)?;
                 since = number(&seconds)?.saturating_mul(1000).to_string();
             }
-            self.names_since(connection, since)
-        })?;
-        names.sort();
-        // Those that were used meanwhile may be there twice.
-        names.dedup();
-        Ok(names)
-    }
-
-    /// The names in the index from a score on, a page at a time. A page begins at the last score of the one
-    /// before, so that a name that gets a higher score meanwhile moves no other one out of it.
-    fn names_since(
-        &self,
-        connection: &mut Connection,
-        mut since: String,
-    ) -> Result<Vec<Name>, Error> {
-        let mut names: Vec<Name> = Vec::new();
-        // How many are known, and how many of this score.
-        let (mut all, mut known) = (0, 0);
-        loop {
-            let mut command = redis::cmd("ZRANGEBYSCORE");
-            command.arg(index_key(&self.prefix)).arg(&since).arg("+inf");
-            command.arg("WITHSCORES");
-            command.arg("LIMIT").arg(known).arg(PAGE);
-            let page = array(connection.query_list(&command)?)?;
-            let pairs = <(Vec<u8>, String)>::from_redis_value_refs(&page);
-            let pairs = pairs.map_err(|_| unexpected_reply(&page))?;
-            let is_last = pairs.len() < PAGE;
-            all += pairs.len();
-            for (name, score) in pairs {
-                known = if score == since { known + 1 } else { 1 };
-                since = score;
-                names.extend(String::from_utf8_lossy(&name).parse::<Name>().ok());
+            let mut names = BTreeSet::new();
+            // Names whose scores grow meanwhile move up in the order, so that each page begins within the one before.
+            for first in (0..MOST_NAMES).step_by(PAGE - OVERLAP) {
+                let mut command = redis::cmd("ZRANGEBYSCORE");
+                command.arg(index_key(&self.prefix)).arg(&since).arg("+inf");
+                command.arg("LIMIT").arg(first).arg(PAGE);
+                let page = array(connection.query_list(&command)?)?;
+                let texts = page.iter().take(PAGE).map(lossy_text);
+                names.extend(texts.filter_map(|name| name.parse().ok()));
+                if page.len() < PAGE {
+                    return Ok(names.into_iter().collect());
+                }
             }
-            if is_last {
-                return Ok(names);
-            }
-            if all > MOST_NAMES {
-                return Err(
-                    connection.abandoned_error(&format!("it has more than {MOST_NAMES} names"))
-                );
-            }
-        }
+            Err(connection.abandoned_error(&format!("it has more than {MOST_NAMES} names")))
+        })
     }
 }
 
 /// How many names are asked for at once: the server takes less than a millisecond.
 const PAGE: usize = 1000;
 
+/// How many of them were in the page before: more than are used between two requests.
+const OVERLAP: usize = 100;
+
 /// More names than this are no list of locks.
 const MOST_NAMES: usize = 1_000_000;
 
-/// The guards of a hold, the oldest first.
+/// Reads the living guards of a hold, the oldest first.
 fn living(guards: Value) -> Result<Vec<GuardEntry>, Error> {
-    let mut living = Vec::new();
-    for guard in array(guards)? {
-        living.extend(entry(&guard, GuardEntry::parse)?);
-    }
+    let mut living = all(guards, |guard| entry(&guard, GuardEntry::parse))?;
     living.sort_by_key(|guard| guard.since_ms);
     Ok(living)
 }
@@ -365,24 +338,16 @@ type Page = [Vec<u8>; 2];
 
 const FIRST_PAGE: [&[u8]; 2] = [b"0", b"-inf"];
 
-/// A lock as one answer shows it, and where the next one goes on, if there is more.
-pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Option<Page>), Error> {
-    let [
-        kind,
-        fence,
-        now_ms,
-        held,
-        waiting,
-        freeze,
-        lasted,
-        next,
-        remembered,
-    ] = fields(answer)?;
-    let [holders, waiters] = fields(next)?;
-    let next = [cursor(&holders)?, cursor(&waiters)?];
+/// Reads a lock as one answer shows it.
+pub(super) fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
+    let [kind, fence, now_ms, lists @ ..]: [Value; 9] = fields(answer)?;
+    let [held, waiting, freeze, lasted, rest, remembered] = lists;
+    let [holders, waiters] = fields(rest)?;
+    let rest = [cursor(&holders)?, cursor(&waiters)?];
     let key = match lossy_text(&kind).as_str() {
         "none" => Key::Free,
-        "string" => Key::Held(all(held, |[id, left, holder, guards, stopping]| {
+        "string" => Key::Held(all(held, |hold| {
+            let [id, left, holder, guards, stopping] = fields(hold)?;
             Ok(Some(Hold {
                 id: scripts::id(&id)?,
                 left: milliseconds(&left)?,
@@ -393,26 +358,23 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Option<
         })?),
         other => Key::NotALock(quoted(other).into_owned()),
     };
-    let waiters = all(waiting, |[id, waiter]| {
+    let waiters = all(waiting, |waiting| {
+        let [id, waiter] = fields(waiting)?;
         let id = scripts::id(&id)?;
         Ok(entry(&waiter, Waiter::parse)?.map(|waiter| Waiting { id, waiter }))
     })?;
-    let lasted = array(lasted)?;
-    let lasted = lasted
-        .iter()
-        .map(|ms| number(ms).map(Duration::from_millis));
-    let lock = Inspected {
+    let lasted = all(lasted, |ms| Ok(Some(Duration::from_millis(number(&ms)?))))?;
+    Ok(Inspected {
         name,
         fence: known_number(&fence)?,
         now_ms: number(&now_ms)?,
         key,
         frozen: entry(&freeze, Frozen::parse)?,
         waiters,
-        usual: usual_of(lasted.collect::<Result<_, _>>()?),
+        usual: usual_of(lasted),
         record: record(remembered)?,
-    };
-    let is_last = next.iter().all(Vec::is_empty);
-    Ok((lock, (!is_last).then_some(next)))
+        rest: rest.iter().any(|list| !list.is_empty()).then_some(rest),
+    })
 }
 
 /// Returns a number that a script of ours has written. Another client may have put anything in its place.
@@ -443,16 +405,10 @@ fn record(remembered: Value) -> Result<Record, Error> {
 /// How many freezes are read of a lock.
 const MOST_FREEZES: usize = 100;
 
-/// Reads a list of lists, of which nothing else is kept.
-fn all<T, const N: usize>(
-    list: Value,
-    read: impl Fn([Value; N]) -> Result<Option<T>, Error>,
-) -> Result<Vec<T>, Error> {
-    let mut found = Vec::new();
-    for item in array(list)? {
-        found.extend(read(fields(item)?)?);
-    }
-    Ok(found)
+/// Reads a list, without the items of which `read` makes nothing.
+fn all<T>(list: Value, read: impl Fn(Value) -> Result<Option<T>, Error>) -> Result<Vec<T>, Error> {
+    let items = array(list)?.into_iter();
+    items.filter_map(|item| read(item).transpose()).collect()
 }
 
 /// Returns the fields of a list of this length.

@@ -81,7 +81,7 @@ impl Answer {
             list(self.remembered),
         ]);
         let name = self.name.parse().unwrap();
-        inspected(name, answer).unwrap().0
+        inspected(name, answer).unwrap()
     }
 }
 

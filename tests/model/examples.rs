@@ -142,7 +142,7 @@ const PARAMETERS: [(&str, &str); 15] = [
     ("stop", "id by={op} holders=0"),
     ("freeze", "long who={op}"),
     ("skip", "why ms=0 who={t1} by="),
-    ("inspect", "newest=10 holders=0 waiters=-inf"),
+    ("inspect", "holders=0 waiters=-inf"),
 ];
 
 fn parameters(script: &str) -> Vec<(&'static str, Option<&'static str>)> {
@@ -283,7 +283,7 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
         return Ok(prolonging(token, ttl));
     }
     let mut args = Vec::new();
-    if !["keep", "inspect"].contains(&script) {
+    if script != "keep" {
         let history = given.get("history").map_or("200", String::as_str);
         args = vec![
             "a".to_owned(),

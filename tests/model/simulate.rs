@@ -596,9 +596,8 @@ impl Simulation {
                 ("a person checks a lease", lock.call(&CHECK, args))
             }
             _ if self.dice.chance(50) => {
-                let mut call = lock.call(&INSPECT, Vec::new());
-                call.args = ["10", "0", "-inf"].map(Into::into).into();
-                ("a person looks at it", call)
+                let args = ["0", "-inf"].map(Into::into).into();
+                ("a person looks at it", lock.call(&INSPECT, args))
             }
             _ => (
                 "a person reads its history",

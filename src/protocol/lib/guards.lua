@@ -1,20 +1,7 @@
 -- Guards: work elsewhere under a hold. Each has a lease of its own, which never ends after that of the hold; and once
 -- the hold's run is over, the lock is kept until the last of them has ended, or its lease is over.
--- KEYS[11] guards: "<until (ms)> <id of the hold> <since (ms)> <who>" by the id of the guard
 -- @include lease
-
-local guards = KEYS[11]
-local MOST_GUARDS = 1000 -- how many guards a lock has at most
-
--- Calls `look` with each field of a hash of guards, and its value. A key of another type has none.
-local function each_guard(look)
-  local cursor = '0'
-  repeat
-    local next, fields = unpack(redis.pcall('HSCAN', guards, cursor, 'COUNT', MOST_GUARDS))
-    for n = 1, #(fields or {}), 2 do look(fields[n], fields[n + 1]) end
-    cursor = next or '0'
-  until cursor == '0'
-end
+-- @include each_guard
 
 -- How much longer the guards of a hold may live, ms; 0 where none lives. Its entry says whether it ever had one.
 local function guarded_for(token, entry)

@@ -14,5 +14,11 @@ local function read_hold(entry)
   return {start = start, fence = fence, since = since, limit = limit, slot = slot, phase = phase, mark = mark, number = number, who = who}
 end
 
+-- Returns true if the run of a hold is at work, as far as the entry says.
+local function is_at_work(entry)
+  local phase = read_hold(entry).phase
+  return phase == 'held' or phase == 'guarded'
+end
+
 -- Returns the fence of a hold; 0 without an entry.
 local function fence_of(entry) return tonumber(string.match(entry or '', '^%d+') or 0) end

@@ -14,8 +14,7 @@ local function some_holds(most)
   local some = {}
   for n = 1, math.min(#all, 2 * most), 2 do
     local token, entry = all[n], all[n + 1]
-    local fence = fence_of(entry)
-    some[#some + 1] = {token = token, entry = entry, fence = fence, lease_end = tonumber(redis.pcall('ZSCORE', holders, token)) or ends}
+    some[#some + 1] = {token = token, entry = entry, fence = fence_of(entry), lease_end = tonumber(redis.pcall('ZSCORE', holders, token)) or ends}
   end
   table.sort(some, function(one, other) return one.fence < other.fence or one.fence == other.fence and one.token < other.token end)
   return some
@@ -38,6 +37,5 @@ local function record_vanished(token, entry, lease_end)
     lapsed = true
     post_notice('left', token, hold.number, A_WHILE)
   end
-  if hold.phase ~= 'held' and hold.phase ~= 'guarded' then return end
-  record_end(token, entry, math.min(lease_end, now_ms), lease_end > now_ms and 'lost' or 'expired', '')
+  if is_at_work(entry) then record_end(token, entry, math.min(lease_end, now_ms), lease_end > now_ms and 'lost' or 'expired', '') end
 end
