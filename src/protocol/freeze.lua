@@ -18,9 +18,7 @@ redis.call('PEXPIRE', state, int_text(2 * RETENTION))
 note_freeze(until_ms)
 index_name(long)
 -- The waiters are to see why.
-for _, token in ipairs(redis.pcall('ZRANGE', queue, 0, 99)) do
-  send_message(id(token), redis.pcall('HGET', waiters, token), 'frozen')
-end
+notify_first(queue, 100, 'frozen')
 
 local count, entry = 1, false
 if not value or value == FROZEN then

@@ -28,7 +28,5 @@ end
 -- Written so that the runs that track the key check their lock.
 redis.call('SET', lock, value, 'KEEPTTL')
 -- The waiters are to see it.
-for _, waiter in ipairs(redis.pcall('ZRANGE', queue, 0, 99)) do
-  send_message(id(waiter), redis.pcall('HGET', waiters, waiter), 'stopping')
-end
+notify_first(queue, 100, 'stopping')
 return {1}

@@ -51,9 +51,7 @@ local function keep_hold(token, value, entry, left, at_least)
   redis.call('HSET', meta, token, hold.start .. kept .. who)
   index_name(left)
   -- The next waiter expects the lock to end at another time. A key of another type has none.
-  for _, waiter in ipairs(redis.pcall('ZRANGE', line, 0, 0)) do
-    send_message(id(waiter), redis.pcall('HGET', waiters, waiter), 'kept')
-  end
+  notify_first(line, 1, 'kept')
 end
 
 -- Ends a hold, and hands the lock on. Returns whether any waiter got it.

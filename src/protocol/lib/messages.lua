@@ -12,3 +12,10 @@ local function send_message(id, entry, message)
   local _, _, _, _, listens = string.match(type(entry) == 'string' and entry or '', WAITER)
   redis.pcall(PUBLISH[listens] or 'PUBLISH', channels .. id, message)
 end
+
+-- Sends a message to the first waiters in a queue.
+local function notify_first(line, count, message)
+  for _, waiter in ipairs(redis.pcall('ZRANGE', line, 0, count - 1)) do
+    send_message(id(waiter), redis.pcall('HGET', waiters, waiter), message)
+  end
+end
