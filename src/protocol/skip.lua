@@ -20,11 +20,11 @@ end
 local winner
 if why == 'recent' then
   for _, record in ipairs(redis.pcall('LRANGE', history, 0, 9)) do
-    if string.match(record, '^%x+ %d+ status:0 ') then
-      local host, user = string.match(record, '"host":"([^"\\]*)"'), string.match(record, '"user":"([^"\\]*)"')
-      local pid = string.match(record, '"pid":(%d+)')
-      winner = host
-      if host and user and pid then by = '{"host":"' .. host .. '","user":"' .. user .. '","pid":' .. pid .. '}' end
+    local entry = string.match(record, '^%x+ %d+ status:0 .-({.*)$')
+    if entry then
+      winner = string.match(entry, '"host":"([^"\\]*)"')
+      local process = string.match(entry, '"host":"[^"\\]*","user":"[^"\\]*","pid":%d+')
+      by = process and '{' .. process .. '}' or by
       break
     end
   end

@@ -4,14 +4,11 @@
 -- @include queue
 -- @include names
 -- @include freezes
-if not freeze then
-  redis.call('HDEL', state, 'frozen')
-  return {0}
-end
 frozen, line = 0, queue
 local value = lock_value()
 if type(value) == 'table' then return value end
 redis.call('HDEL', state, 'frozen')
+if not freeze then return {0} end
 note_freeze(nil)
 if value == FROZEN then
   clear_lock()
