@@ -18,7 +18,6 @@ use super::token::random_bits;
 use super::who::{Limit, Who};
 use crate::redis::call::Call;
 use crate::redis::error::{Error, ErrorKind};
-use crate::sys::poll;
 
 /// TTL of the rehearsal's lock.
 const TTL: Duration = Duration::from_secs(5);
@@ -28,9 +27,6 @@ const REMOVED_WITHIN: Duration = Duration::from_millis(200);
 
 /// Longest time to connect and send the removal of the keys, if no other time is left.
 const REMOVAL_SENT_WITHIN: Duration = Duration::from_millis(100);
-
-/// Longest delay of a message that has been sent.
-const MESSAGE_WITHIN: Duration = Duration::from_millis(250);
 
 /// Result of a rehearsal.
 pub struct Rehearsed {
@@ -80,20 +76,19 @@ impl Locks {
         };
         let refusal = rehearsal.subscribe(client, until)?;
         let calls_until = until.checked_sub(REMOVED_WITHIN).unwrap_or(until);
-        let steps = rehearsal.steps();
         let (failure, took) = if let Some(error) = refusal {
             (Some(error), Duration::ZERO)
         } else {
-            let called = rehearsal.call(&steps, client, calls_until);
+            let called = rehearsal.call(client, calls_until);
             called.inspect_err(|_| rehearsal.remove(client, until))?
         };
         let silence = match &failure {
-            None if rehearsal.is_subscribed => hear(client, until).err(),
+            None if rehearsal.is_subscribed => hear(client).err(),
             None => rehearsal.why_deaf(&mut client.another(), until),
             Some(_) => None,
         };
         Ok(Rehearsed {
-            calls: steps.len(),
+            calls: rehearsal.steps().len(),
             took,
             failure,
             silence,
@@ -141,10 +136,10 @@ impl Rehearsal<'_> {
     /// Sends all calls in one request; returns the first error among the answers, and how long they took.
     fn call(
         &self,
-        steps: &[Step],
         client: &mut Client,
         until: Instant,
     ) -> Result<(Option<Error>, Duration), Error> {
+        let steps = self.steps();
         let mut send = |by_hash| {
             let calls = steps.iter().map(|(_, call, _)| call.command(by_hash));
             let requests: Vec<Cmd> = calls.chain(self.removal()).collect();
@@ -243,25 +238,18 @@ impl Rehearsal<'_> {
     }
 }
 
-/// Waits for the message that the waiter has got the lock.
-fn hear(client: &mut Client, until: Instant) -> Result<(), Error> {
-    let end = until.min(Instant::now() + MESSAGE_WITHIN);
-    loop {
-        while let Some(incoming) = client.receive()? {
-            if let Incoming::Granted(_) | Incoming::Push(Push::Message(_) | Push::MessageMissed) =
-                incoming
-            {
-                return Ok(());
-            }
-        }
-        let within = left(end);
-        let arrives = |fd| poll::wait_for(poll::readable(fd), within).unwrap_or(false);
-        if within.is_zero() || !client.fds().next().is_some_and(arrives) {
-            return Err(failed(
-                "no message arrived; permit +publish, or use a server that delivers messages",
-            ));
+/// Reads the message that the waiter has got the lock: it comes before the last answers.
+fn hear(client: &mut Client) -> Result<(), Error> {
+    while let Some(incoming) = client.receive()? {
+        if let Incoming::Granted(_) | Incoming::Push(Push::Message(_) | Push::MessageMissed) =
+            incoming
+        {
+            return Ok(());
         }
     }
+    Err(failed(
+        "no message arrived; permit +publish, or use a server that delivers messages",
+    ))
 }
 
 /// Name of a script, a call of the script, and the number that its answer is or begins with (`None`: any).
