@@ -127,37 +127,7 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             fence: number(fence)?,
             slot: slot(place)?,
         },
-        [
-            Value::Int(0),
-            now_ms,
-            ahead,
-            ticket,
-            polls,
-            left,
-            holders,
-            id,
-            holder,
-            freeze,
-            repaired,
-            is_behind_dead,
-            stopping,
-        ] => Acquired::Busy(Busy {
-            now_ms: number(now_ms)?,
-            ahead: count(ahead)?,
-            ticket: match some_text(ticket)? {
-                None | Some(b"") => None,
-                Some(_) => Some(number(ticket)?),
-            },
-            polls: flag(polls)?,
-            left: milliseconds(left)?,
-            holders: count(holders)?,
-            id: some_text(id)?.map_or(Ok(String::new()), |_| scripts::id(id))?,
-            holder: entry(holder, Holder::parse)?,
-            frozen: entry(freeze, Frozen::parse)?,
-            repaired: flag(repaired)?,
-            is_behind_dead: flag(is_behind_dead)?,
-            stopping: entry(stopping, Who::parse)?,
-        }),
+        [Value::Int(0), fields @ ..] if fields.len() == 12 => Acquired::Busy(busy(fields)?),
         // A clock that was set back.
         [Value::Int(3), Value::Int(..0)] => Acquired::RecentSuccess(Duration::ZERO),
         [Value::Int(3), ago] => Acquired::RecentSuccess(Duration::from_millis(number(ago)?)),
@@ -165,6 +135,33 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
         [Value::Int(5), waiting] => Acquired::Crowded(count(waiting)?),
         [Value::Int(4), by] => Acquired::Removed(someone(by)?),
         _ => return Err(unexpected_reply(&fields)),
+    })
+}
+
+/// Reads who has the lock instead, and the place in its queue.
+fn busy(fields: &[Value]) -> Result<Busy, Error> {
+    let mut fields_left = fields.iter();
+    let mut next = || fields_left.next().ok_or_else(|| unexpected_reply(fields));
+    Ok(Busy {
+        now_ms: number(next()?)?,
+        ahead: count(next()?)?,
+        ticket: {
+            let ticket = next()?;
+            let is_given = some_text(ticket)?.is_some_and(|text| !text.is_empty());
+            is_given.then(|| number(ticket)).transpose()?
+        },
+        polls: flag(next()?)?,
+        left: milliseconds(next()?)?,
+        holders: count(next()?)?,
+        id: match next()? {
+            Value::Nil => String::new(),
+            id => scripts::id(id)?,
+        },
+        holder: entry(next()?, Holder::parse)?,
+        frozen: entry(next()?, Frozen::parse)?,
+        repaired: flag(next()?)?,
+        is_behind_dead: flag(next()?)?,
+        stopping: entry(next()?, Who::parse)?,
     })
 }
 
