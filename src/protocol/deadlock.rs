@@ -82,13 +82,10 @@ impl WaitEdge {
         let Some(first) = self.search(client)? else {
             return Ok(None);
         };
-        let second = self.search(client)?;
-        let lasting = second.filter(|second| *second == first);
-        let youngest = lasting.filter(|(me, members)| {
-            let mut others = members.iter();
-            others.all(|other| other.began < *me)
-        });
-        Ok(youngest.map(|(_, members)| members))
+        let (me, members) = &first;
+        let is_youngest = members.iter().all(|other| other.began < *me);
+        let is_lasting = is_youngest && self.search(client)?.as_ref() == Some(&first);
+        Ok(is_lasting.then_some(first.1))
     }
 
     /// All members of a cycle through this job except itself, and when it began to wait.
