@@ -1,6 +1,5 @@
 //! One lock on a server: its keys, and what is done to it from outside, without a claim.
 
-use std::iter;
 use std::time::Duration;
 
 use redis::Value;
@@ -13,6 +12,12 @@ use super::scripts::{
 use super::who::{Holder, Waiter, Who};
 use crate::redis::call::Call;
 use crate::redis::error::Error;
+
+/// The keys of a lock, in the order in which the scripts take them.
+const KEYS: [&str; 12] = [
+    "lock", "state", "meta", "holders", "queue", "waiters", "history", "index", "slots", "exempt",
+    "guards", "skips",
+];
 
 /// Start of a search.
 const START: &[u8] = b"0";
@@ -128,14 +133,14 @@ impl Lock {
             self.keys.of(""),
             self.history.to_string().into(),
         ];
-        let of = |kind| self.keys.of(kind);
-        let first = ["state", "meta", "holders", "queue", "waiters", "history"].map(of);
-        let last = ["slots", "exempt", "guards", "skips"].map(of);
-        let [lock, index] = [&self.keys.lock, &self.keys.index].map(|key| iter::once(key.clone()));
-        let keys = lock.chain(first).chain(index).chain(last);
+        let key = |kind| match kind {
+            "lock" => self.keys.lock.clone(),
+            "index" => self.keys.index.clone(),
+            kind => self.keys.of(kind),
+        };
         Call {
             script,
-            keys: keys.take(script.keys).collect(),
+            keys: KEYS[..script.keys].iter().copied().map(key).collect(),
             args: common.into_iter().chain(args).collect(),
         }
     }
