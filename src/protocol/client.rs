@@ -32,7 +32,7 @@ pub struct Client {
     pub deployment: Arc<Deployment>,
     connection: Option<Connection>,
     /// Nothing takes longer than this, where that is less than the server's timeout.
-    limit: Option<Duration>,
+    limit: Duration,
     /// What the last renewal over the connection has found.
     pub(super) looked: Option<Looked>,
     /// Call to make if the short script that was called first does nothing.
@@ -65,7 +65,7 @@ impl Client {
         Self {
             deployment: Arc::clone(deployment),
             connection: None,
-            limit: None,
+            limit: Duration::MAX,
             looked: None,
             whole: None,
         }
@@ -165,18 +165,17 @@ impl Client {
 
     /// From now on nothing takes longer than this, or than the settings allow.
     pub fn limit_to(&mut self, limit: Duration) {
-        self.limit = Some(limit);
+        self.limit = limit;
     }
 
     /// From now on everything may take as long as the settings allow.
     pub fn lift_limit(&mut self) {
-        self.limit = None;
+        self.limit = Duration::MAX;
     }
 
     /// The longest that connecting, and each answer, may take.
     fn timeout(&self) -> Duration {
-        let timeout = self.server().timeout;
-        self.limit.map_or(timeout, |limit| timeout.min(limit))
+        self.server().timeout.min(self.limit)
     }
 
     /// The longest that this many steps may take together: connecting is one, and each answer is another.
