@@ -315,7 +315,10 @@ impl Wait {
                 self.ask_again(now);
             }
             Event::Message => self.ask_again(now),
-            Event::Granted(grant) => self.on_grant(grant, now),
+            Event::Granted(grant) => match self.start_on_grant(grant, now) {
+                Some(taken) => self.end(End::Acquired(taken)),
+                None => self.ask_again(now),
+            },
             Event::Searched(cycle) => {
                 if let Phase::Searching { asked } = self.phase {
                     self.count_searches(asked);
@@ -443,13 +446,7 @@ impl Wait {
             Acquired::Held { fence, slot } => {
                 let lease = Lease::new(sent, self.policy.terms);
                 if now < lease.stop_at() {
-                    let taken = Taken {
-                        lease,
-                        fence,
-                        slot,
-                        waited: self.waited(now),
-                        granted: None,
-                    };
+                    let taken = self.taken(lease, fence, slot, now);
                     return self.end(End::Acquired(taken));
                 }
                 // Asked again it is lengthened, if the server has become faster.
@@ -473,12 +470,15 @@ impl Wait {
         }
     }
 
-    /// How long we have waited, if the lock was busy.
-    fn waited(&self, now: Moment) -> Duration {
-        if self.was_busy {
-            now.since(self.began)
-        } else {
-            Duration::ZERO
+    /// Returns a lock that is ours, and how long we have waited for it, if it was busy.
+    fn taken(&self, lease: Lease, fence: u64, slot: u32, now: Moment) -> Taken {
+        let waited = self.was_busy.then(|| now.since(self.began));
+        Taken {
+            lease,
+            fence,
+            slot,
+            waited: waited.unwrap_or_default(),
+            granted: None,
         }
     }
 
@@ -535,13 +535,6 @@ impl Wait {
         }
     }
 
-    fn on_grant(&mut self, grant: Grant, now: Moment) {
-        match self.start_on_grant(grant, now) {
-            Some(taken) => self.end(End::Acquired(taken)),
-            None => self.ask_again(now),
-        }
-    }
-
     /// The work may start on a grant that is confirmed later, if it can be known that
     /// enough is left of that short lease.
     fn start_on_grant(&self, grant: Grant, now: Moment) -> Option<Taken> {
@@ -573,11 +566,8 @@ impl Wait {
         }
         let lease = Lease::granted(*sent, later, now, grant.lasting, terms);
         (now < lease.stop_at()).then(|| Taken {
-            lease,
-            fence: grant.fence,
-            slot: grant.slot,
-            waited: self.waited(now),
             granted: Some(grant.lasting),
+            ..self.taken(lease, grant.fence, grant.slot, now)
         })
     }
 }
