@@ -59,7 +59,7 @@ impl<'a> Looks<'a> {
             self.settings.verbosity.verbose(error);
             let new = || (at, Outage::new(kind, at, report::has_terminal()));
             let (_, outage) = self.outage.get_or_insert_with(new);
-            outage.becomes(kind, now());
+            outage.kind = kind;
             if let Some((kind, lasting)) = outage.shown(now()) {
                 let line = report::outage_line(kind, "", lasting);
                 self.settings.verbosity.progress(&line);

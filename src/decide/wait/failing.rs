@@ -56,7 +56,7 @@ impl Wait {
         self.actions.push(Action::Disconnect(error));
         let single_line = self.policy.single_line;
         let new = || Outage::new(kind, since, single_line);
-        self.outage.get_or_insert_with(new).becomes(kind, now);
+        self.outage.get_or_insert_with(new).kind = kind;
         self.show_outage(now);
         // The first time at once, where the server itself says where to ask.
         let pause = if goes_elsewhere && is_first {

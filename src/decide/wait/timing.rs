@@ -120,14 +120,15 @@ impl Pace {
 /// The time without the server, and when to show a user that it is tried again.
 #[derive(Clone, Debug)]
 pub struct Outage {
-    /// What is wrong.
-    kind: ErrorKind,
+    /// What is wrong now: in a log, too, a change of that is news.
+    pub kind: ErrorKind,
     since: Moment,
     /// There is a line that can be rewritten.
     single_line: bool,
     /// When there is something to show, if ever.
     due: Option<Moment>,
-    was_shown: bool,
+    /// What the user knows.
+    shown: Option<ErrorKind>,
 }
 
 impl Outage {
@@ -137,17 +138,7 @@ impl Outage {
             since,
             single_line,
             due: Some(since + QUIET_FOR),
-            was_shown: false,
-        }
-    }
-
-    /// What is wrong now: in a log, too, a change of that is news.
-    pub fn becomes(&mut self, kind: ErrorKind, now: Moment) {
-        if self.kind != kind {
-            self.kind = kind;
-            if self.was_shown {
-                self.due = Some(now);
-            }
+            shown: None,
         }
     }
 
@@ -157,15 +148,18 @@ impl Outage {
 
     /// What is wrong, and for how long that lasts, if that is to be shown now.
     pub fn shown(&mut self, now: Moment) -> Option<(ErrorKind, Duration)> {
-        self.due.filter(|due| now >= *due)?;
-        self.was_shown = true;
-        self.due = self.single_line.then(|| now + Duration::from_secs(1));
-        Some((self.kind, now.since(self.since)))
+        let is_due = self.due.is_some_and(|due| now >= due);
+        let is_news = self.shown.is_some_and(|kind| kind != self.kind);
+        (is_due || is_news).then(|| {
+            self.shown = Some(self.kind);
+            self.due = self.single_line.then(|| now + Duration::from_secs(1));
+            (self.kind, now.since(self.since))
+        })
     }
 
     /// Whether the user knows of it.
     pub fn was_shown(&self) -> bool {
-        self.was_shown
+        self.shown.is_some()
     }
 }
 
@@ -356,9 +350,10 @@ mod tests {
             log.shown(START + MS * 2_000),
             Some((Unreachable, MS * 2_000))
         );
-        log.becomes(Unreachable, START + MS * 9_000);
+        log.kind = Unreachable;
+        assert_eq!(log.shown(START + MS * 9_000), None);
         assert_eq!(log.due(), None);
-        log.becomes(Loading, START + MS * 9_000);
+        log.kind = Loading;
         assert_eq!(log.shown(START + MS * 9_000), Some((Loading, MS * 9_000)));
         assert_eq!(log.shown(START + MS * 99_000), None);
 
