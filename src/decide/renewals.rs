@@ -76,9 +76,10 @@ pub enum LockNews {
 }
 
 /// The last task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum LastTask {
     /// No task was ever started.
+    #[default]
     None,
     UnderWay {
         /// A lock was added since the start: the answer isn't about all.
@@ -88,7 +89,7 @@ enum LastTask {
 }
 
 /// The lease of all locks of a run, and what is to be done about it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Renewals {
     /// Names of the locks that are held.
     names: Vec<Name>,
@@ -113,15 +114,8 @@ impl Renewals {
     /// Nothing is held yet.
     pub fn new() -> Self {
         Self {
-            names: Vec::new(),
             ttl: Duration::MAX,
-            lease: None,
-            last_task: LastTask::None,
-            asks_since: None,
-            grant: None,
-            check_due: None,
-            checks: Pace::default(),
-            is_cancelled: false,
+            ..Self::default()
         }
     }
 
