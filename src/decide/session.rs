@@ -112,15 +112,19 @@ enum Phase {
     Terminating { reason: StopReason, kill_at: Moment },
     /// COMMAND was killed; what is left is killed again, as new processes may have been forked, up to
     /// a moment.
-    Killed {
-        reason: StopReason,
-        again: Moment,
-        until: Moment,
-        /// Something can't be killed: redlock tries again, less often, and keeps the lease for it.
-        is_stuck: bool,
-        /// A person wants redlock to end, whatever is left.
-        leaves: bool,
-    },
+    Killed(Killed),
+}
+
+/// Progress of killing what is left.
+#[derive(Clone, Copy, Debug)]
+struct Killed {
+    reason: StopReason,
+    again: Moment,
+    until: Moment,
+    /// Something can't be killed: redlock tries again, less often, and keeps the lease for it.
+    is_stuck: bool,
+    /// A person wants redlock to end, whatever is left.
+    leaves: bool,
 }
 
 impl Default for Phase {
@@ -207,7 +211,7 @@ impl Session {
     pub fn due(&self, renewals: &Renewals) -> Option<Moment> {
         let again = match self.phase {
             Phase::Running { .. } | Phase::Terminating { .. } => None,
-            Phase::Killed { again, .. } => Some(again),
+            Phase::Killed(killed) => Some(killed.again),
         };
         let due = self.next_stop(renewals).into_iter().chain(again);
         due.chain(self.silent_at(renewals)).min()
@@ -263,7 +267,7 @@ impl Session {
             Phase::Terminating { kill_at, .. } => {
                 (lease.map(|lease| self.kill_by(&lease)), Some(kill_at))
             }
-            Phase::Killed { .. } => return None,
+            Phase::Killed(_) => return None,
         };
         by_lease.into_iter().chain(other).min()
     }
@@ -350,25 +354,18 @@ impl Session {
             self.kill(reason, now);
         }
         let may_leave = self.has_nothing_to_keep(protection, now);
-        let Phase::Killed {
-            again,
-            until,
-            is_stuck,
-            leaves,
-            ..
-        } = &mut self.phase
-        else {
+        let Phase::Killed(killed) = &mut self.phase else {
             return;
         };
-        let is_late = now >= *until;
-        if is_late && (*leaves || may_leave) {
+        let is_late = now >= killed.until;
+        if is_late && (killed.leaves || may_leave) {
             return self.actions.push(Action::Finish(self.exit()));
         }
-        let is_news = is_late && !std::mem::replace(is_stuck, is_late);
-        if is_news || now >= *again {
+        let is_news = is_late && !std::mem::replace(&mut killed.is_stuck, is_late);
+        if is_news || now >= killed.again {
             // To look for the rest of a large tree takes time from those that are about to end.
             let walk = KILL_PAUSE.max(self.walk);
-            *again = now + if is_late { KILL_TIMEOUT } else { walk };
+            killed.again = now + if is_late { KILL_TIMEOUT } else { walk };
             self.actions.push(Action::KillRest);
         }
         self.actions
@@ -438,12 +435,9 @@ impl Session {
             }
             self.received.retain(|&(of, _)| of != signal);
             self.received.push((signal, now));
-            if let Phase::Killed {
-                is_stuck, leaves, ..
-            } = &mut self.phase
-            {
-                *leaves = true;
-                if *is_stuck {
+            if let Phase::Killed(killed) = &mut self.phase {
+                killed.leaves = true;
+                if killed.is_stuck {
                     return self.actions.push(Action::Finish(self.exit()));
                 }
             }
@@ -529,7 +523,7 @@ impl Session {
                     self.actions.push(Action::Finish(self.exit()));
                 }
             }
-            Phase::Terminating { .. } | Phase::Killed { .. } => {}
+            Phase::Terminating { .. } | Phase::Killed(_) => {}
         }
     }
 
@@ -566,13 +560,13 @@ impl Session {
                 }
                 *earlier = kill_at.min(*earlier);
             }
-            Phase::Killed { .. } => {}
+            Phase::Killed(_) => {}
         }
     }
 
     /// Whether COMMAND was killed.
     pub fn has_killed(&self) -> bool {
-        matches!(self.phase, Phase::Killed { .. })
+        matches!(self.phase, Phase::Killed(_))
     }
 
     /// Whether nothing that worked under the locks is left. After a kill, only the end of the whole tree shows that.
@@ -589,13 +583,13 @@ impl Session {
 
     fn kill(&mut self, reason: StopReason, now: Moment) {
         if !self.has_killed() {
-            self.phase = Phase::Killed {
+            self.phase = Phase::Killed(Killed {
                 reason,
                 again: now + KILL_PAUSE,
                 until: now + KILL_TIMEOUT,
                 is_stuck: false,
                 leaves: false,
-            };
+            });
             self.actions.push(Action::Kill(reason));
         }
     }
@@ -609,7 +603,7 @@ impl Session {
     fn reason(&self) -> StopReason {
         match self.phase {
             Phase::Running { .. } => StopReason::Signal,
-            Phase::Terminating { reason, .. } | Phase::Killed { reason, .. } => reason,
+            Phase::Terminating { reason, .. } | Phase::Killed(Killed { reason, .. }) => reason,
         }
     }
 
