@@ -242,8 +242,8 @@ impl Renewals {
         let (lost, others): (Vec<_>, Vec<_>) = states.into_iter().partition(is_lost);
         // A loss comes first: the answer about the others makes no lease longer that was over before. All else comes behind
         // the lease: it doesn't end a lease that is good.
-        for (name, state) in lost {
-            news.extend(self.learn_of_one(task, name, state, now));
+        for lock in lost {
+            news.extend(self.learn_of(lock, task, now));
         }
         let is_over = |(_, state): &(_, LeaseState)| matches!(state, LeaseState::Released);
         // Work that guards several holds ends with the first of them, and the others make it live no longer.
@@ -255,8 +255,8 @@ impl Renewals {
         if is_partial && task == Task::Renew {
             self.renew_now(now);
         }
-        for (name, state) in others {
-            news.extend(self.learn_of_one(task, name, state, now));
+        for lock in others {
+            news.extend(self.learn_of(lock, task, now));
         }
     }
 
@@ -280,13 +280,8 @@ impl Renewals {
         })
     }
 
-    fn learn_of_one(
-        &mut self,
-        task: Task,
-        name: Name,
-        state: LeaseState,
-        now: Moment,
-    ) -> Option<LockNews> {
+    fn learn_of(&mut self, lock: (Name, LeaseState), task: Task, now: Moment) -> Option<LockNews> {
+        let (name, state) = lock;
         // The job may have released it before another client took it.
         if !self.holds(&name) {
             return None;
