@@ -175,7 +175,9 @@ impl Claim {
         };
         let call = self.acquire_call(request, place, needs);
         if takes(request, place, needs) {
-            return client.send_short(&TAKE, call);
+            let short = call.of(&TAKE);
+            client.whole = Some(call);
+            return client.send(short);
         }
         client.send(call)
     }
@@ -407,14 +409,10 @@ impl Claim {
 
     /// Returns true if [`FREE`] may do for a release: a run is over that has ended by itself, and doesn't keep its lock.
     pub(super) fn frees(&self, mode: &ReleaseMode) -> bool {
-        let is_plain = matches!(
-            mode,
-            ReleaseMode::Finished {
-                outcome: HoldOutcome::Status(_),
-                keep_for: Duration::ZERO,
-            }
-        );
-        is_plain && self.lock.history > 0
+        let ReleaseMode::Finished { outcome, keep_for } = mode else {
+            return false;
+        };
+        matches!(outcome, HoldOutcome::Status(_)) && keep_for.is_zero() && self.lock.history > 0
     }
 
     /// The same, and once more over a fresh connection where that fails over the one that there was,
@@ -435,34 +433,15 @@ impl Claim {
         is_slow: impl Fn(),
     ) -> Result<(Released, bool), Error> {
         let patience = within.map_or(patience, |within| patience.min(within));
-        let released = self.release_repeatedly(client, mode, patience, within, is_slow);
-        client.lift_limit();
-        released
-    }
-
-    fn release_repeatedly(
-        &self,
-        client: &mut Client,
-        mode: &ReleaseMode,
-        patience: Duration,
-        within: Option<Duration>,
-        is_slow: impl Fn(),
-    ) -> Result<(Released, bool), Error> {
         // A connection that there is may be broken: then half of the time is for another one.
         let (began, mut may_be_broken) = (Instant::now(), client.is_open());
         let mut share = if may_be_broken { 2 } else { 1 };
         let (mut pause, mut is_repeated, mut acknowledged) = (AGAIN, false, None);
-        loop {
+        let released = loop {
             if let Some(all) = within {
                 client.limit_to(all / share);
             }
-            let mut tried = client.open_to_release().and_then(|()| {
-                client.with_connection(|connection, time| {
-                    let released =
-                        self.release_over(connection, mode, within.is_some(), &is_slow, time)?;
-                    Ok((released, connection.is_followed(time)))
-                })
-            });
+            let mut tried = self.try_release(client, mode, within.is_some(), &is_slow);
             // It was done by a call before that had no answer.
             if let (true, ReleaseMode::ByJob, Ok((released @ Released::Before, _))) =
                 (is_repeated, mode, &mut tried)
@@ -472,7 +451,7 @@ impl Claim {
             // Of what is left half is for connecting, and half for the answer.
             (is_repeated, share) = (true, 4);
             let (answer, patience) = match tried {
-                Ok((released, true)) => return Ok((acknowledged.unwrap_or(released), true)),
+                Ok((released, true)) => break Ok((acknowledged.unwrap_or(released), true)),
                 Ok((released, false)) => {
                     // The next primary may not know the hold.
                     if !matches!(released, Released::NotOurs(_)) {
@@ -494,15 +473,31 @@ impl Claim {
                 Err(error) => (Err(error), Duration::ZERO),
             };
             if began.elapsed() >= patience {
-                return acknowledged
-                    .map_or(answer, Ok)
-                    .map(|released| (released, false));
+                let released = acknowledged.map_or(answer, Ok);
+                break released.map(|released| (released, false));
             }
             is_slow();
             thread::sleep(pause);
             pause = LONGEST_PAUSE.min(pause * 2);
             client.follow_locks();
-        }
+        };
+        client.lift_limit();
+        released
+    }
+
+    /// Releases the lock once. Returns also whether all replicas that must have that have it.
+    fn try_release(
+        &self,
+        client: &mut Client,
+        mode: &ReleaseMode,
+        is_hurried: bool,
+        is_slow: impl FnOnce(),
+    ) -> Result<(Released, bool), Error> {
+        client.open_to_release()?;
+        client.with_connection(|connection, within| {
+            let released = self.release_over(connection, mode, is_hurried, is_slow, within)?;
+            Ok((released, connection.is_followed(within)))
+        })
     }
 }
 

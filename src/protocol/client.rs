@@ -35,8 +35,8 @@ pub struct Client {
     limit: Duration,
     /// What the last renewal over the connection has found.
     pub(super) looked: Option<Looked>,
-    /// Call to make if the short script that was called first does nothing.
-    whole: Option<Call>,
+    /// Call that [`Self::receive`] makes if the short script that was called first does nothing.
+    pub(super) whole: Option<Call>,
 }
 
 /// Result of the renewals of a lock over a connection.
@@ -224,18 +224,6 @@ impl Client {
     /// Sends a call whose answer comes in later, by [`Self::receive`]; how long that may take.
     pub(super) fn send(&mut self, call: Call) -> Result<Duration, Error> {
         self.connection()?.send(call)
-    }
-
-    /// Like [`Self::send`], by a short script with the keys and arguments of the whole one. [`Self::receive`] calls the whole one
-    /// if the short one does nothing.
-    pub(super) fn send_short(
-        &mut self,
-        script: &'static Script,
-        whole: Call,
-    ) -> Result<Duration, Error> {
-        let short = whole.of(script);
-        self.whole = Some(whole);
-        self.send(short)
     }
 
     /// Asks something and waits for the answer, over the connection that there is, or a fresh one;
