@@ -50,6 +50,9 @@ type Began = (u64, String);
 /// Since when a waiter waits that can't go on, and the members of the cycle between the waiter and the searching job.
 type Stuck = (Began, Vec<CycleMember>);
 
+/// The members of a cycle between a client and the searching job; `None` if the client can go on.
+type Members = Option<Vec<CycleMember>>;
+
 /// Longer chains than this are not followed.
 const MAX_CHAIN: usize = 100;
 
@@ -130,13 +133,8 @@ impl CycleSearch<'_> {
         Ok(members.map(|members| (began, members)))
     }
 
-    /// The clients between a waiter and its turn, if all of them wait for the searching job;
-    /// `None` when one of them can go on.
-    fn follow_lock(
-        &mut self,
-        lock: &Inspected,
-        me: &Waiting,
-    ) -> Result<Option<Vec<CycleMember>>, Error> {
+    /// Follows the clients between a waiter and its turn.
+    fn follow_lock(&mut self, lock: &Inspected, me: &Waiting) -> Result<Members, Error> {
         // A run that ignores a freeze isn't behind those that the freeze keeps out.
         let goes_ahead = lock.frozen.is_some() && me.waiter.who.ignores_freeze;
         let before = lock.waiters.iter().take_while(|other| other.id != me.id);
@@ -169,12 +167,8 @@ impl CycleSearch<'_> {
         Ok((!needs_all && !lock.holds().is_empty()).then_some(members))
     }
 
-    /// The holder and the jobs that it waits for, if every path leads to the searching job.
-    fn follow_holder(
-        &mut self,
-        holds: &Name,
-        hold: &Hold,
-    ) -> Result<Option<Vec<CycleMember>>, Error> {
+    /// Follows a holder and the jobs that it waits for.
+    fn follow_holder(&mut self, holds: &Name, hold: &Hold) -> Result<Members, Error> {
         let mut get = redis::cmd("GET");
         get.arg(blocked_key(&self.locks.prefix, &hold.id));
         let note = (self.client).with_connection(|connection, _| match connection.query(&get) {
