@@ -306,8 +306,10 @@ pub(super) fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
     let (ended_ms, outcome) = (who::number(ended)?, HoldOutcome::parse(how)?);
     let is_by_other = matches!(outcome, HoldOutcome::Cancelled | HoldOutcome::Forced);
     Some(HistoryEntry {
+        ended_ms: Some(ended_ms),
+        outcome,
         by: by.filter(|_| is_by_other),
-        ..hold_of(name, id, entry, Some(ended_ms), outcome)?
+        ..hold_of(name, id, entry)?
     })
 }
 
@@ -321,10 +323,8 @@ pub(super) fn skip(name: &Name, record: &Value) -> Option<HistoryEntry> {
         SkipReason::Recent => (0, Some(Duration::from_millis(after_ms))),
         _ => (after_ms, None),
     };
-    let (who, since_ms) = (
-        Who::parse(who.as_bytes())?,
-        ended_ms.saturating_sub(waited_ms),
-    );
+    let who = Who::parse(who.as_bytes())?;
+    let since_ms = ended_ms.saturating_sub(waited_ms);
     Some(HistoryEntry {
         ended_ms: Some(ended_ms),
         outcome: HoldOutcome::Skipped(reason),
@@ -345,17 +345,15 @@ fn not_written(name: &Name, fields: &[Value]) -> Option<HistoryEntry> {
         2 => (Some(number(when).ok()?), HoldOutcome::Lost),
         _ => return None,
     };
-    hold_of(name, &lossy_text(id), &lossy_text(entry), ended_ms, outcome)
+    Some(HistoryEntry {
+        ended_ms,
+        outcome,
+        ..hold_of(name, &lossy_text(id), &lossy_text(entry))?
+    })
 }
 
-/// Reads the entry of a holder.
-fn hold_of(
-    name: &Name,
-    id: &str,
-    entry: &str,
-    ended_ms: Option<u64>,
-    outcome: HoldOutcome,
-) -> Option<HistoryEntry> {
+/// Reads the entry of a holder whose hold isn't over.
+fn hold_of(name: &Name, id: &str, entry: &str) -> Option<HistoryEntry> {
     let holder = Holder::parse(entry.as_bytes()).filter(|_| is_id(id))?;
     let hold = PastHold {
         id: id.to_owned(),
@@ -366,8 +364,6 @@ fn hold_of(
     };
     Some(HistoryEntry {
         hold: Some(hold),
-        ended_ms,
-        outcome,
         ..HistoryEntry::waiting(name, holder.who, holder.since_ms, holder.waited)
     })
 }
