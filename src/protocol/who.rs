@@ -198,10 +198,10 @@ impl Limit {
 
     /// Reads it from an entry.
     fn parse(text: &str) -> Option<Self> {
-        let number = text.parse().ok()?;
-        (1..=Self::SHARED.0)
-            .contains(&number)
-            .then_some(Self(number))
+        let number = text.parse().ok();
+        number
+            .filter(|it| (1..=Self::SHARED.0).contains(it))
+            .map(Self)
     }
 
     /// The limit of this number.
