@@ -442,7 +442,7 @@ impl Claim {
                 client.limit_to(all / share);
             }
             let mut tried = self.try_release(client, mode, within.is_some(), &is_slow);
-            // It was done by a call before that had no answer.
+            // An earlier call without an answer did it.
             if let (true, ReleaseMode::ByJob, Ok((released @ Released::Before, _))) =
                 (is_repeated, mode, &mut tried)
             {

@@ -1,6 +1,6 @@
 -- inspect: what the key is, the holders and the waiters. Read only; no token leaves the server.
--- ARGV[4] where the list of holders goes on ('0' at first, '' when all are known, or none is to be listed)
--- ARGV[5] the score in the queue from which the list of waiters goes on ('-inf' at first, '' as for holders)
+-- ARGV[4] start of the list of holders ('0' at first, '' when all are known, or none is to be listed)
+-- ARGV[5] start of the list of waiters: a score in the queue ('-inf' at first, '' as for holders)
 -- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil, living guards {entry…}, who has asked it to end or nil}…, waiters {id, entry}…, what froze it or nil, ms that a hold lasted…, {where the list of holders goes on, and that of waiters}, {when a run succeeded last (ms) or nil, how many holds ended as a success, a failure, lost, forced, stopped and released, how many runs ended without the lock, and the last freezes, or nil each}}
 -- @include lock
 -- @include held

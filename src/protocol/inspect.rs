@@ -320,7 +320,7 @@ impl Locks {
 /// How many names are asked for at once: the server takes less than a millisecond.
 const PAGE: usize = 1000;
 
-/// How many of them were in the page before: more than are used between two requests.
+/// Names of a page that the one before had, too: more than are used between two requests.
 const OVERLAP: usize = 100;
 
 /// More names than this are no list of locks.

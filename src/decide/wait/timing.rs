@@ -120,14 +120,14 @@ impl Pace {
 /// The time without the server, and when to show a user that it is tried again.
 #[derive(Clone, Debug)]
 pub struct Outage {
-    /// What is wrong now: in a log, too, a change of that is news.
+    /// The present error. In a log, too, a change of it is news.
     pub kind: ErrorKind,
     since: Moment,
     /// There is a line that can be rewritten.
     single_line: bool,
     /// When there is something to show, if ever.
     due: Option<Moment>,
-    /// What the user knows.
+    /// The error that the user knows of.
     shown: Option<ErrorKind>,
 }
 

@@ -55,7 +55,7 @@ end
 -- Makes a token a holder, after free_slot() has admitted it. `lease` and `waited` are in milliseconds, and
 -- `value` is that of the lock key. Returns the key's new value.
 local function add_holder(value, token, limit, slot, lease, fence, waited, phase, who)
-  -- What is kept for weeks is refreshed by the first grant of each day. The time of the last grant is in its fence.
+  -- The first grant of each day refreshes what is kept for weeks. The time of the last grant is in its fence.
   local refreshes = not last_fence or math.floor(last_fence / (1000 * DAY)) ~= math.floor(now_ms / DAY)
   set_state('fence', fence)
   last_fence = fence
