@@ -8,10 +8,11 @@ mod words;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write as _};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::reason::{reason, without_number};
-use crate::stderr;
+use crate::{file, stderr};
 
 pub use crate::duration::brief as format_duration;
 pub use crate::shell::{command_line, quote};
@@ -133,6 +134,26 @@ pub fn print(text: &str) -> io::Result<bool> {
             Err(io::Error::new(error.kind(), why))
         }
     }
+}
+
+/// Prints to stdout if the path is `-`; otherwise the file is replaced as a whole.
+pub fn print_to(path: &Path, text: &str) -> io::Result<bool> {
+    use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
+    if path == Path::new("-") {
+        return print(text);
+    }
+    let Err(error) = file::replace(path, text) else {
+        return Ok(true);
+    };
+    let why = match error.kind() {
+        NotFound => "there is no such directory".into(),
+        PermissionDenied | ReadOnlyFilesystem => {
+            reason(&error) + "; its directory has to be writable, as a new file replaces it"
+        }
+        _ => reason(&error),
+    };
+    let line = format!("can't write {}: {why}", path.display());
+    Err(io::Error::other(line))
 }
 
 /// Names for a program, one a line. A changed name would be another lock's, and one that drives a terminal or is a

@@ -6,10 +6,11 @@ use nix::sys::signal::Signal;
 
 use super::super::json::Object;
 use super::calendar::Calendar;
+use crate::duration::milliseconds;
 use crate::protocol::{HistoryEntry, HoldOutcome, Limit, SkipReason, Who};
 use crate::report::{
     Step, Style, Table, client_and_reason, client_in_words, client_name, counted, describe_job,
-    escaped, format_duration,
+    escaped, format_duration, timestamp,
 };
 
 /// Returns how a run ended, in words; `brief`: in one or two.
@@ -136,8 +137,9 @@ pub fn table(
     lines.map(|line| line.painted(false) + "\n").collect()
 }
 
-/// Writes an entry as JSON; the shape is part of the contract.
-pub fn write_entry(json: &mut Object, entry: &HistoryEntry, now_ms: u64) {
+/// Returns an entry as JSON; the shape is part of the contract.
+pub fn entry_object(entry: &HistoryEntry, now_ms: u64) -> Object {
+    let mut json = Object::default();
     let hold = entry.hold.as_ref();
     let ran = hold.map_or(Duration::ZERO, |_| entry.ran(now_ms));
     let (status, signal, reason) = match entry.outcome {
@@ -153,20 +155,23 @@ pub fn write_entry(json: &mut Object, entry: &HistoryEntry, now_ms: u64) {
     json.field("mode", hold.map(|hold| Limit::mode(hold.limit)));
     let slot = hold.filter(|hold| hold.limit.as_slots().is_some());
     json.field("slot", slot.map(|hold| hold.slot));
-    json.time("since", Some(entry.since_ms));
-    json.time("ended", entry.ended_ms);
-    json.duration("waited_ms", Some(entry.waited));
-    json.duration("ran_ms", Some(ran));
+    json.field("since", timestamp(entry.since_ms));
+    json.field("ended", entry.ended_ms.and_then(timestamp));
+    json.field("waited_ms", milliseconds(entry.waited));
+    json.field("ran_ms", milliseconds(ran));
     json.field("end", entry.outcome.kind());
     json.field("status", status);
     json.field("signal", signal);
-    match &entry.by {
-        Some(by) => json.object("by", |json| json.client(Some(by), false, true)),
-        None => json.field("by", ()),
-    }
+    let by = entry.by.as_ref().map(|by| {
+        let mut json = Object::default();
+        json.client(Some(by), false, true);
+        json
+    });
+    json.object("by", by);
     json.field("guards", hold.map_or(0, |hold| hold.guards));
     json.field("why", reason);
-    json.duration("success_ago_ms", entry.success_ago);
+    json.field("success_ago_ms", entry.success_ago.map(milliseconds));
+    json
 }
 
 #[cfg(test)]

@@ -20,10 +20,6 @@ const SHOWN: usize = 5;
 /// Columns of the names of fields.
 const KEYS: usize = 15;
 
-/// Spaces before a line without such a name, and before the rest of such a line.
-const INDENT: usize = 2;
-const DEEPER: usize = 4;
-
 /// Room for a value on the narrowest terminal.
 const NARROWEST: usize = 16;
 
@@ -47,30 +43,23 @@ pub fn lines(
         }
         let past = pasts.iter().find(|past| past.name == lock.name);
         let events = past.map_or(Vec::new(), |past| past.lines(lock, calendar));
-        let mut screen = Screen {
-            lock,
-            calendar,
-            width,
-            is_cut: false,
-            lines: Vec::new(),
-        };
-        screen.draw(&events);
+        let screen = Screen::of(lock, &events, calendar);
+        let whole = screen.lines(width, false);
         // Everything is shown in full if it fits, and always in a file.
-        if width.is_some() && screen.lines.len() > SCREEN {
-            screen.lines.clear();
-            screen.is_cut = true;
-            screen.draw(&events);
-        }
-        lines.append(&mut screen.lines);
+        let is_cut = width.is_some() && whole.len() > SCREEN;
+        lines.extend(if is_cut {
+            screen.lines(width, true)
+        } else {
+            whole
+        });
     }
     lines
 }
 
 /// Returns the lines about a name that was never used.
 fn unused(name: &Name, known: &[Name], at: &str) -> Vec<Line> {
-    let title = Line::of(Style::Bold, format!("{}: ", escaped(name.as_str())));
     let state = format!("never used{at}, or not for 60 days");
-    let mut lines = vec![title.and(Style::Plain, &state)];
+    let mut lines = vec![title(name).and(Style::Plain, &state)];
     let similar = similar(name.as_str(), known).into_iter();
     let similar: Vec<_> = similar.map(quote).collect();
     if !similar.is_empty() {
@@ -80,37 +69,48 @@ fn unused(name: &Name, known: &[Name], at: &str) -> Vec<Line> {
     lines
 }
 
-/// The screen of a lock.
-struct Screen<'a> {
-    lock: &'a Inspected,
-    calendar: Calendar,
-    width: Option<usize>,
-    /// Each value has one line, and no line is empty.
-    is_cut: bool,
-    lines: Vec<Line>,
+fn title(name: &Name) -> Line {
+    Line::of(Style::Bold, format!("{}: ", escaped(name.as_str())))
 }
 
-impl Screen<'_> {
-    fn draw(&mut self, events: &[String]) {
-        let lock = self.lock;
-        let title = Line::of(Style::Bold, format!("{}: ", escaped(lock.name.as_str())));
-        self.wrap(title, INDENT, Style::Plain, &state(lock));
+/// Behaviour of an entry of a screen that is too narrow, or too low.
+#[derive(Clone, Copy, PartialEq)]
+enum Fit {
+    /// The value is broken between its words into lines with this indent, or cut to one line.
+    Wrapped(usize),
+    /// The terminal breaks the line, which is copied.
+    Whole,
+    /// Like [`Fit::Whole`], and left out of a screen that is too low.
+    Optional,
+}
+
+/// The screen of a lock: the starts of its lines and their values, which are safe for a terminal.
+struct Screen<'a> {
+    lock: &'a Inspected,
+    entries: Vec<(Line, Style, String, Fit)>,
+}
+
+impl<'a> Screen<'a> {
+    fn of(lock: &'a Inspected, events: &[String], calendar: Calendar) -> Self {
+        let mut screen = Self {
+            lock,
+            entries: Vec::new(),
+        };
+        let title = title(&lock.name);
+        screen.add(title, Style::Plain, &state(lock), Fit::Wrapped(2));
         if let Some(frozen) = &lock.frozen {
-            let since = self.calendar.minute(frozen.since_ms, lock.now_ms);
+            let since = calendar.minute(frozen.since_ms, lock.now_ms);
             let (by, reason) = (client_in_words(&frozen.who), reason_of(&frozen.who));
             let left = left_of_freeze(frozen, lock.now_ms);
             let line = format!("since {since} by {by}, {left}{reason}");
-            self.field("frozen", Style::Yellow, &line);
-            if !self.is_cut {
-                self.link(&frozen.who);
-            }
+            screen.field("frozen", Style::Yellow, &line);
+            screen.link(&frozen.who, Fit::Optional);
         }
         let holds = lock.holds();
         for hold in holds.iter().take(SHOWN) {
-            self.hold(hold, holds.len() == 1);
+            screen.hold(hold, holds.len() == 1);
         }
-        self.more(holds.len());
-        self.space();
+        screen.end_list(holds.len());
         for (position, waiting) in (1..).zip(&lock.waiters).take(SHOWN) {
             let waiter = &waiting.waiter;
             let wants = match (waiter.limit.as_slots(), waiter.limit.mode()) {
@@ -119,75 +119,86 @@ impl Screen<'_> {
                 (None, mode) => format!(", wants it {mode}"),
             };
             let key = format!("waiting #{position}");
-            self.client(&key, Style::Yellow, &waiter.who, waiter.since_ms, &wants);
+            screen.client(&key, Style::Yellow, &waiter.who, waiter.since_ms, &wants);
         }
-        self.more(lock.waiters.len());
-        self.space();
+        screen.end_list(lock.waiters.len());
         if !events.is_empty() {
-            let heading = format!("recently ({}):", self.calendar.zone(lock.now_ms));
-            self.lines.push(Line::of(Style::Dim, heading));
+            let heading = format!("recently ({}):", calendar.zone(lock.now_ms));
+            screen.add(Line::of(Style::Dim, heading), Style::Plain, "", Fit::Whole);
         }
         for event in events {
-            let start = Line::default().and_spaces(INDENT);
-            self.wrap(start, DEEPER, Style::Plain, event);
+            let start = Line::of(Style::Plain, "  ");
+            screen.add(start, Style::Plain, event, Fit::Wrapped(4));
         }
         if let Some(success) = lock.record.succeeded_ms {
             let ago = format_duration(lock.since(success));
-            self.field("last success", Style::Plain, &format!("{ago} ago"));
+            screen.field("last success", Style::Plain, &format!("{ago} ago"));
         }
-        self.space();
-        self.commands();
-        self.lines.pop_if(|line| line.columns() == 0);
+        screen.end_list(0);
+        screen.commands();
+        screen
     }
 
-    /// Separates parts by an empty line, if there is room.
-    fn space(&mut self) {
-        if !self.is_cut && self.lines.last().is_some_and(|line| line.columns() > 0) {
-            self.lines.push(Line::default());
-        }
+    fn add(&mut self, start: Line, style: Style, value: &str, fit: Fit) {
+        self.entries.push((start, style, value.to_owned(), fit));
     }
 
     fn field(&mut self, key: &str, style: Style, value: &str) {
-        let key = Line::of(Style::Dim, padded(&format!("{key}:"), KEYS));
-        self.wrap(key, KEYS, style, &escaped(value));
+        let fit = Fit::Wrapped(KEYS);
+        self.add(key_of(key), style, &escaped(value), fit);
     }
 
-    /// Adds a value behind the start of its line: cut, or broken between its words into lines with an indent.
-    fn wrap(&mut self, start: Line, indent: usize, style: Style, value: &str) {
-        let room = |taken| {
-            let room = self.width.map(|width| width.saturating_sub(taken));
-            room.map(|room| room.max(NARROWEST))
-        };
-        if self.is_cut {
-            let value = truncate(value, room(start.columns()).unwrap_or(usize::MAX));
-            self.lines.push(start.and(style, &value));
-            return;
-        }
-        let parts = wrapped(value, room(start.columns().max(indent)));
-        let others = std::iter::repeat(Line::default().and_spaces(indent));
-        let starts = std::iter::once(start).chain(others);
-        let lines = starts.zip(parts);
-        self.lines
-            .extend(lines.map(|(start, part)| start.and(style, part.trim_start())));
-    }
-
-    /// Adds a line without the name of a field, whole: the terminal breaks it.
-    fn indented(&mut self, text: &str) {
-        let line = Line::default().and_spaces(INDENT);
-        self.lines.push(line.and(Style::Plain, text));
+    /// Adds a line without the name of a field.
+    fn indented(&mut self, text: &str, fit: Fit) {
+        let start = Line::of(Style::Plain, "  ");
+        self.add(start, Style::Plain, text, fit);
     }
 
     /// Adds the link to a job.
-    fn link(&mut self, who: &Who) {
+    fn link(&mut self, who: &Who, fit: Fit) {
         if let Some(url) = &who.url {
-            self.indented(&escaped(url));
+            self.indented(&escaped(url), fit);
         }
     }
 
-    fn more(&mut self, count: usize) {
+    /// Ends a list of this many clients, with an empty line if there is room.
+    fn end_list(&mut self, count: usize) {
         if count > SHOWN {
-            self.indented(&format!("… {} more (status --json)", count - SHOWN));
+            let line = format!("… {} more (status --json)", count - SHOWN);
+            self.indented(&line, Fit::Whole);
         }
+        self.add(Line::default(), Style::Plain, "", Fit::Optional);
+    }
+
+    /// Returns the lines to print. `is_cut`: each value has one line, and no line is empty.
+    fn lines(&self, width: Option<usize>, is_cut: bool) -> Vec<Line> {
+        let mut lines: Vec<Line> = Vec::new();
+        for (start, style, value, fit) in &self.entries {
+            let room = |taken: usize| {
+                let room = width.map(|width| width.saturating_sub(taken));
+                room.map(|room| room.max(NARROWEST))
+            };
+            let start = start.clone();
+            let taken = start.columns();
+            match *fit {
+                Fit::Optional if is_cut => {}
+                Fit::Whole | Fit::Optional => lines.push(start.and(*style, value)),
+                Fit::Wrapped(_) if is_cut => {
+                    let value = truncate(value, room(taken).unwrap_or(usize::MAX));
+                    lines.push(start.and(*style, &value));
+                }
+                Fit::Wrapped(indent) => {
+                    let parts = wrapped(value, room(taken.max(indent)));
+                    let others = std::iter::repeat(Line::default().and_spaces(indent));
+                    let starts = std::iter::once(start).chain(others);
+                    let parts = starts.zip(parts);
+                    lines.extend(parts.map(|(start, part)| start.and(*style, part.trim_start())));
+                }
+            }
+        }
+        lines.dedup_by(|line, before| line.columns() + before.columns() == 0);
+        lines.pop_if(|line| line.columns() == 0);
+        lines
     }
 
     /// Adds a line about a client that isn't the only holder.
@@ -240,7 +251,7 @@ impl Screen<'_> {
         if !job.is_empty() {
             self.field("command", Style::Plain, job.trim_start());
         }
-        self.link(who);
+        self.link(who, Fit::Whole);
         if let Some(by) = &hold.stopping {
             self.field("stop", Style::Yellow, &stopping(by, who, lock.now_ms));
         }
@@ -275,11 +286,15 @@ impl Screen<'_> {
             all.push(("to freeze it", vec!["freeze", "--reason", "TEXT"]));
         }
         for (key, words) in all {
-            let key = Line::of(Style::Dim, padded(&format!("{key}:"), KEYS));
             let line = typed(&words, &lock.name);
-            self.lines.push(key.and(Style::Plain, &escaped(&line)));
+            self.add(key_of(key), Style::Plain, &escaped(&line), Fit::Whole);
         }
     }
+}
+
+/// Returns the name of a field.
+fn key_of(key: &str) -> Line {
+    Line::of(Style::Dim, padded(&format!("{key}:"), KEYS))
 }
 
 /// Returns what is special about a hold, or what to expect.

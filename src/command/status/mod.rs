@@ -10,30 +10,30 @@ mod json;
 mod prometheus;
 mod table;
 
-use std::io::{self, ErrorKind, IsTerminal};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
-use self::json::write_lock;
+use self::json::lock_object;
 use super::asked::Asked;
 #[cfg(test)]
 use super::history::calendar::Calendar;
 use super::history::{LOCAL, Past};
-use super::json::Array;
+#[cfg(test)]
+use super::json::array;
+use super::json::print_array;
 use super::never_used::{is_unused, known_names, mistaken};
 use super::usage::refuse;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::{exact, milliseconds};
-use crate::file;
 use crate::protocol::{Client, Error, Inspected, Name, Which};
-use crate::reason::reason;
 use crate::report::{
-    self, Line, Style, escaped, format_duration, is_safe, lines_of, painted, print,
+    self, Line, Style, escaped, format_duration, is_safe, lines_of, painted, print, print_to,
 };
 
 /// Shows locks, once or again and again.
@@ -63,7 +63,7 @@ struct View<'a> {
 
 /// Locks, and if they are shown in detail what happened to them recently, and all names if one was never used.
 #[derive(Default)]
-struct Found {
+struct Shown {
     locks: Vec<Inspected>,
     pasts: Vec<Past>,
     known: Vec<Name>,
@@ -74,20 +74,20 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 
 impl View<'_> {
     fn show_once(&mut self) -> Result<Exit> {
-        let mut found = self.find()?;
+        let mut shown = self.read()?;
         self.settings.warn_of_replica(&self.client);
-        if found.pasts.is_empty() {
-            self.hint(&found.locks)?;
+        if shown.pasts.is_empty() {
+            self.hint(&shown.locks)?;
         }
         let mut exit = Exit::Success;
         if let Some(age) = self.options.older_than {
             let oldest = |lock: &Inspected| lock.held_for().max(lock.waited_for());
-            found.locks.retain(|lock| oldest(lock) > Some(age));
-            if !found.locks.is_empty() {
+            shown.locks.retain(|lock| oldest(lock) > Some(age));
+            if !shown.locks.is_empty() {
                 exit = Exit::Older;
             }
         }
-        self.show(&found)?;
+        self.show(&shown)?;
         Ok(exit)
     }
 
@@ -102,19 +102,16 @@ impl View<'_> {
         self.client.open()?;
         let mut is_first = true;
         loop {
-            let found = self.find();
+            let shown = self.read();
             if clears {
                 print(CLEAR)?;
             }
             if std::mem::take(&mut is_first) {
                 self.settings.warn_of_replica(&self.client);
             }
-            match found {
-                Ok(found) => {
-                    if !self.show(&found)? {
-                        return Ok(Exit::Success);
-                    }
-                }
+            match shown {
+                Ok(shown) if self.show(&shown)? => {}
+                Ok(_) => return Ok(Exit::Success),
                 Err(error) => report::error(error),
             }
             thread::sleep(interval);
@@ -130,47 +127,49 @@ impl View<'_> {
         }
         let locks = self.look_at(Which::InUse)?;
         self.settings.warn_of_replica(&self.client);
-        let late = locks.iter().filter_map(|lock| late_line(lock, most));
-        let lines: String = late.collect();
-        print(&lines)?;
+        let mut exit = Exit::Success;
+        for lock in &locks {
+            if let Some(line) = late_line(lock, most) {
+                print(&line)?;
+                exit = Exit::Late;
+            }
+        }
         self.hint(&locks)?;
-        let exit = if lines.is_empty() {
-            Exit::Success
-        } else {
-            Exit::Late
-        };
         Ok(exit)
     }
 
     /// Writes metrics of the locks in use, and of those that have a history; or that Redis doesn't answer.
     fn export(&mut self, file: &Path) -> Result<Exit> {
         let read = self.look_at(Which::All);
-        let is_printed = file == Path::new("-");
         let text = match &read {
             Ok(locks) => {
+                let mut locks: Vec<&Inspected> = locks.iter().collect();
                 // In a file a name drives nothing, and must be as it is.
-                let is_shown = |lock: &&Inspected| !is_printed || is_safe(lock.name.as_str());
-                let (shown, unsafe_ones): (Vec<_>, Vec<_>) = locks.iter().partition(is_shown);
-                for lock in unsafe_ones {
-                    self.settings.verbosity.info(format_args!(
-                        "name \"{}\" is left out, because it isn't safe in a log; a FILE has it",
-                        lock.name
-                    ));
+                if file == Path::new("-") {
+                    locks.retain(|lock| self.is_safe(lock));
                 }
                 let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-                prometheus::text(&shown, milliseconds(since_1970.unwrap_or_default()))
+                prometheus::text(&locks, milliseconds(since_1970.unwrap_or_default()))
             }
             Err(_) => prometheus::up(false),
         };
-        if is_printed {
-            print(&text)?;
-        } else {
-            file::replace(file, &text).map_err(|error| unwritten(file, &error))?;
-        }
+        print_to(file, &text)?;
         let locks = read?;
         self.settings.warn_of_replica(&self.client);
         self.hint(&locks)?;
         Ok(Exit::Success)
+    }
+
+    /// Returns true for a lock whose name is safe in a log, and reports any other.
+    fn is_safe(&self, lock: &Inspected) -> bool {
+        let is_safe = is_safe(lock.name.as_str());
+        if !is_safe {
+            self.settings.verbosity.info(format_args!(
+                "name \"{}\" is left out, because it isn't safe in a log; a FILE has it",
+                lock.name
+            ));
+        }
+        is_safe
     }
 
     /// Returns true if only names were given: then locks are shown in detail.
@@ -191,20 +190,20 @@ impl View<'_> {
         locks.inspect(&mut self.client, &names)
     }
 
-    /// Looks at the locks that people see, and at what happened to those that are shown in detail.
-    fn find(&mut self) -> Result<Found, Error> {
-        let mut found = Found {
+    /// Reads the locks that people see, and what happened to those that are shown in detail.
+    fn read(&mut self) -> Result<Shown, Error> {
+        let mut shown = Shown {
             locks: self.look_at(Which::InUse)?,
-            ..Found::default()
+            ..Shown::default()
         };
         let (asked, locks) = (&self.asked, &self.settings.locks);
         if !self.is_detailed() {
             // The index also has names of locks that have ended meanwhile.
             let is_shown = |lock: &Inspected| asked.names.contains(&lock.name) || !lock.is_idle();
-            found.locks.retain(is_shown);
+            shown.locks.retain(is_shown);
         } else if !self.options.json && !self.options.names_only {
             let read = locks.each_history(&mut self.client, &asked.names, |history| {
-                found.pasts.push(Past::of(&history));
+                shown.pasts.push(Past::of(&history));
                 Ok::<_, Error>(true)
             });
             // A user who may not read the history still sees the locks.
@@ -214,10 +213,10 @@ impl View<'_> {
                 return Err(error);
             }
         }
-        if !found.pasts.is_empty() && found.locks.iter().any(is_unused) {
-            found.known = known_names(&mut self.client, locks)?;
+        if !shown.pasts.is_empty() && shown.locks.iter().any(is_unused) {
+            shown.known = known_names(&mut self.client, locks)?;
         }
-        Ok(found)
+        Ok(shown)
     }
 
     /// Tells the name that was probably meant, for output that has no place for it.
@@ -230,39 +229,36 @@ impl View<'_> {
     }
 
     /// Prints locks once; false if the reader has gone away.
-    fn show(&self, found: &Found) -> Result<bool> {
-        let locks = &found.locks;
-        if self.options.names_only {
-            let names = locks.iter().map(|lock| lock.name.as_str());
-            return Ok(print(&lines_of(names, self.settings.verbosity))?);
-        }
+    fn show(&self, shown: &Shown) -> Result<bool> {
+        let locks = &shown.locks;
         if self.options.json {
-            let mut array = Array::default();
-            return Ok(array.print(locks, write_lock)? && array.end()?);
+            return Ok(print_array(locks, lock_object)?);
         }
-        if let Some(age) = self.options.older_than
-            && locks.is_empty()
-        {
-            // cron mails what is printed.
-            if io::stdout().is_terminal() {
-                let line = format!("no holder or waiter is older than {}\n", exact(age));
-                return Ok(print(&line)?);
+        let text = match self.options.older_than {
+            _ if self.options.names_only => {
+                let names = locks.iter().map(|lock| lock.name.as_str());
+                lines_of(names, self.settings.verbosity)
             }
-            return Ok(true);
-        }
-        Ok(print(&painted(&self.draw(found), report::has_colors()))?)
+            Some(age) if locks.is_empty() && io::stdout().is_terminal() => {
+                format!("no holder or waiter is older than {}\n", exact(age))
+            }
+            // cron mails what is printed.
+            Some(_) if locks.is_empty() => String::new(),
+            _ => painted(&self.draw(shown), report::has_colors()),
+        };
+        Ok(print(&text)?)
     }
 
     /// Draws locks for people.
-    fn draw(&self, found: &Found) -> Vec<Line> {
-        let (locks, width) = (&found.locks, report::width());
+    fn draw(&self, shown: &Shown) -> Vec<Line> {
+        let (locks, width) = (&shown.locks, report::width());
         let at = report::at_server(&self.settings.locks);
         let place = report::this_host_only(&self.settings.locks);
         let place = place.map(|place| Line::of(Style::Bold, place));
         let mut lines: Vec<Line> = place.into_iter().collect();
         if self.is_detailed() {
-            let known = (found.known.as_slice(), at.as_str());
-            lines.extend(detail::lines(locks, &found.pasts, known, LOCAL, width));
+            let known = (shown.known.as_slice(), at.as_str());
+            lines.extend(detail::lines(locks, &shown.pasts, known, LOCAL, width));
         } else if !locks.is_empty() {
             lines.extend(table::lines(locks, width));
         } else {
@@ -293,19 +289,6 @@ fn late_line(lock: &Inspected, most: Duration) -> Option<String> {
     (ago > most).then(|| format!("{name}: no success for {shown}, since {since}\n"))
 }
 
-/// Returns the error for a file that can't be written.
-fn unwritten(file: &Path, error: &io::Error) -> anyhow::Error {
-    let path = file.display();
-    match error.kind() {
-        ErrorKind::NotFound => anyhow!("can't write {path}: there is no such directory"),
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => anyhow!(
-            "can't write {path}: {}; its directory has to be writable, as a new file replaces it",
-            reason(error)
-        ),
-        _ => anyhow!("can't write {path}: {}", reason(error)),
-    }
-}
-
 /// Returns all that is shown, without colours.
 #[cfg(test)]
 pub fn drawn(
@@ -313,7 +296,7 @@ pub fn drawn(
     histories: &[crate::protocol::LockHistory],
     width: Option<usize>,
 ) -> Vec<String> {
-    let mut all = vec![Array::text(locks, write_lock)];
+    let mut all = vec![array(locks, lock_object)];
     let pasts: Vec<Past> = histories.iter().map(Past::of).collect();
     let detail = detail::lines(locks, &pasts, (&[], ""), Calendar::UTC, width);
     for lines in [table::lines(locks, width), detail] {
