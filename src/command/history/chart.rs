@@ -6,13 +6,10 @@ use super::calendar::Calendar;
 use super::listing::ended;
 use crate::duration::milliseconds;
 use crate::pattern::natural_cmp;
-use crate::protocol::{HistoryEntry, HoldOutcome, Name};
+use crate::protocol::{HistoryEntry, HoldOutcome};
 use crate::report::{
     client_in_words, command_line, describe_job, escaped, format_duration, truncate,
 };
-
-/// A lock and the times when it was frozen: from when until when, in milliseconds since 1970.
-pub type Freezes<'a> = (&'a Name, &'a [(u64, u64)]);
 
 /// Sizes in the picture's own units.
 const WIDTH: f64 = 1000.0;
@@ -33,15 +30,14 @@ const STYLE: &str = "\
 text{font:13px system-ui,'DejaVu Sans',sans-serif;fill:#1f2328}\
 .lock,.title{font-weight:600}.dim{font-size:12px;fill:#59636e}line{stroke:#d1d9e0}\
 svg svg text{font-size:11px;fill:#fff}svg .waiting text{fill:#3d2e00}\
-.waiting{fill:#eac54f}.ok{fill:#1a7f37}.running{fill:#0969da}.failed{fill:#cf222e}.frozen{fill:#6e7781}";
+.waiting{fill:#eac54f}.ok{fill:#1a7f37}.running{fill:#0969da}.failed{fill:#cf222e}";
 
-/// Classes of bars, in the order of the legend. A mark and the rows of freezes help readers who don't see the colours.
-const LEGEND: [(&str, &str); 5] = [
+/// Classes of bars, in the order of the legend. A mark helps readers who don't see the colours.
+const LEGEND: [(&str, &str); 4] = [
     ("waiting", "waiting"),
     ("running", "running"),
     ("ok", "ended well"),
     ("failed", "\u{2717} ended badly"),
-    ("frozen", "frozen"),
 ];
 
 /// A picture that is being drawn.
@@ -55,15 +51,8 @@ struct Chart {
     bottom: f64,
 }
 
-/// Draws holds, and runs that wait now, which are entries without a hold, up to now. `not_drawn`: the number of other
-/// runs that wait.
-pub fn svg(
-    entries: &[HistoryEntry],
-    freezes: &[Freezes],
-    not_drawn: usize,
-    now_ms: u64,
-    calendar: Calendar,
-) -> String {
+/// Draws holds, with the waits before them, up to now.
+pub fn svg(entries: &[HistoryEntry], now_ms: u64, calendar: Calendar) -> String {
     let mut entries: Vec<&HistoryEntry> = entries.iter().collect();
     entries.sort_by(|a, b| {
         let names = natural_cmp(a.name.as_str(), b.name.as_str());
@@ -80,11 +69,8 @@ pub fn svg(
         bottom: TOP,
     };
     for lock in entries.chunk_by(|a, b| a.name == b.name) {
-        let name = &lock[0].name;
-        chart.label("lock", name.as_str());
+        chart.label("lock", lock[0].name.as_str());
         chart.bottom += ROW;
-        let own = freezes.iter().filter(|(other, _)| *other == name);
-        chart.frozen(own.flat_map(|(_, times)| times.iter().copied()));
         for host in lock.chunk_by(|a, b| a.who.host == b.who.host) {
             chart.label("host", &host[0].who.host);
             for lane in lanes(host) {
@@ -95,13 +81,12 @@ pub fn svg(
             }
         }
     }
-    chart.picture(not_drawn)
+    chart.picture()
 }
 
 /// Returns when a run began to wait.
 fn queued_at(entry: &HistoryEntry) -> u64 {
-    let waited = entry.hold.as_ref().map(|_| milliseconds(entry.waited));
-    entry.since_ms.saturating_sub(waited.unwrap_or(0))
+    entry.since_ms.saturating_sub(milliseconds(entry.waited))
 }
 
 /// Returns the runs of a host, in the order in which they began to wait, in as few lanes as they need so that none overlap.
@@ -124,23 +109,6 @@ impl Chart {
         self.rows += &text(class, MARGIN, self.bottom + 15.0, &truncate(name, NAME));
     }
 
-    /// Adds a row with the freezes of a lock, as far as the picture shows their time.
-    fn frozen(&mut self, freezes: impl Iterator<Item = (u64, u64)>) {
-        let is_shown = |it: &(u64, u64)| it.1 > self.from_ms && it.0 < self.to_ms;
-        let freezes: Vec<_> = freezes.filter(is_shown).collect();
-        if freezes.is_empty() {
-            return;
-        }
-        self.label("dim", "frozen");
-        for (since, until) in freezes {
-            let [from, to] = [since, until].map(|ms| self.calendar.moment(ms));
-            let about = format!("frozen from {from} to {to}");
-            let bar = self.bar("frozen", (since, until), "frozen");
-            self.rows += &group(&about, &bar, None);
-        }
-        self.bottom += ROW;
-    }
-
     /// Adds a run: how long it waited, and how long it ran.
     fn run(&mut self, entry: &HistoryEntry) {
         let who = &entry.who;
@@ -148,29 +116,29 @@ impl Chart {
         let ran = format_duration(entry.ran(self.to_ms));
         let job = who.reason.clone();
         let job = job.unwrap_or_else(|| command_line(&who.command));
-        let (class, label, about) = if let Some(hold) = &entry.hold {
-            let (class, mark) = match entry.outcome {
-                HoldOutcome::Running => ("running", ""),
-                outcome if outcome.is_success() => ("ok", ""),
-                _ => ("failed", "\u{2717} "),
-            };
-            let (fence, waited) = (hold.fence, format_duration(entry.waited));
-            let end = ended(entry, false);
-            let about = format!("fence {fence}, from {since}\nwaited {waited}, ran {ran}: {end}");
-            (class, format!("{mark}{job}, {ran}"), about)
-        } else {
-            let about = format!("waiting since {since}, for {ran}");
-            ("waiting", format!("{job}, waiting {ran}"), about)
+        let (class, mark) = match entry.outcome {
+            HoldOutcome::Running => ("running", ""),
+            outcome if outcome.is_success() => ("ok", ""),
+            _ => ("failed", "\u{2717} "),
         };
-        let about = format!("{}: {}\n{about}", client_in_words(who), describe_job(who));
-        let mut bars = String::new();
+        let (client, work) = (client_in_words(who), describe_job(who));
+        let (waited, end) = (format_duration(entry.waited), ended(entry, false));
+        let fence = entry.hold.as_ref().map_or(0, |hold| hold.fence);
+        let about = format!(
+            "{client}: {work}\nfence {fence}, from {since}\nwaited {waited}, ran {ran}: {end}"
+        );
         let queued_at = queued_at(entry);
+        let mut bars = String::new();
         if queued_at < entry.since_ms {
             bars = self.bar("waiting", (queued_at, entry.since_ms), "");
         }
         // By the server's clock it may have ended before it began, as that can be set.
         let until = entry.ended_ms.unwrap_or(self.to_ms).max(entry.since_ms);
-        bars += &self.bar(class, (entry.since_ms, until), &label);
+        bars += &self.bar(
+            class,
+            (entry.since_ms, until),
+            &format!("{mark}{job}, {ran}"),
+        );
         self.rows += &group(&about, &bars, who.url.as_deref());
     }
 
@@ -195,16 +163,12 @@ impl Chart {
     }
 
     /// Returns the whole picture.
-    fn picture(self, not_drawn: usize) -> String {
+    fn picture(self) -> String {
         let (bottom, height) = (self.bottom, self.bottom + 56.0);
         let length = self.to_ms - self.from_ms;
         let [from, to] = [self.from_ms, self.to_ms].map(|ms| self.calendar.moment(ms));
-        let more = match not_drawn {
-            0 => String::new(),
-            more => format!("; {more} more wait"),
-        };
         let span = format_duration(Duration::from_millis(length));
-        let title = format!("{from} to {to} ({span}){more}");
+        let title = format!("{from} to {to} ({span})");
         let zone = self.calendar.zone(self.to_ms);
         let mut axis = text("dim", MARGIN, bottom + 16.0, &format!("times in {zone}"));
         for part in 0..PARTS {
@@ -284,7 +248,7 @@ mod tests {
             hold("alpha", 100, Some(110), HoldOutcome::Status(0)),
             hold("beta", 190, Some(120), HoldOutcome::Lost),
         ];
-        let picture = svg(&holds, &[], 0, 200_000, Calendar::UTC);
+        let picture = svg(&holds, 200_000, Calendar::UTC);
         assert!(!picture.contains("width=\"-"));
     }
 
@@ -297,18 +261,8 @@ mod tests {
             hold("j", 199, None, HoldOutcome::Running),
         ];
         holds[0].who.url = Some("https://ci/1?a=\"<b>&c".into());
-        let waiting = HistoryEntry {
-            hold: None,
-            since_ms: 120_000,
-            ended_ms: None,
-            ..holds[0].clone()
-        };
-        let mut all = holds.to_vec();
-        all.push(waiting);
-        let name = holds[0].name.clone();
-        let freezes = [(&name, &[(120_000, 130_000)][..])];
-        for entries in [&all[..], &all[3..]] {
-            let picture = svg(entries, &freezes, 9, 200_000, Calendar::UTC);
+        for entries in [&holds[..], &holds[..1]] {
+            let picture = svg(entries, 200_000, Calendar::UTC);
             let mut open = Vec::new();
             for tag in picture.split('<').skip(1) {
                 let (tag, rest) = tag.split_once('>').expect("a tag ends");
@@ -323,17 +277,16 @@ mod tests {
             }
             assert_eq!(open, [""; 0]);
         }
-        let picture = svg(&all, &freezes, 9, 200_000, Calendar::UTC);
+        let picture = svg(&holds, 200_000, Calendar::UTC);
         for part in [
-            "waiting since 1970-01-01 00:02:00 UTC, for 1m20s",
+            "fence 150, from 1970-01-01 00:02:30 UTC",
             "times in UTC",
-            "; 9 more wait",
             "fill=\"#fff\"",
             "&lt;h&amp;&quot;&gt;",
             "class=\"failed\"",
             "class=\"running\"",
             "forced",
-            "frozen from 1970-01-01 00:02:00 UTC to 1970-01-01 00:02:10 UTC",
+            "class=\"waiting\"",
         ] {
             assert!(picture.contains(part), "{part}: {picture}");
         }

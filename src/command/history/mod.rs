@@ -34,12 +34,6 @@ use crate::sys::local_time;
 /// Lines of the table, unless more are asked for.
 const LINES: usize = 20;
 
-/// Most waiters of each lock that are drawn, each in a row of its own.
-const WAITERS: usize = 50;
-
-/// Number of locks that are inspected together for their waiters.
-const INSPECTED: usize = 1000;
-
 /// Most memory of the entries that are kept, in bytes; and how many more than are wanted may be kept for a while.
 const MAX_WEIGHT: usize = 64 << 20;
 const SLACK: usize = 1000;
@@ -250,34 +244,14 @@ impl History<'_> {
             let line = "the name of its FILE has to end in .svg, as in --svg";
             return refuse(Exit::Usage, format!("--svg {path}: {line} {path}.svg"));
         }
-        let mut selection = self.read()?;
-        let mut inspected = Vec::new();
-        for few in self.names.chunks(INSPECTED) {
-            inspected.extend(self.settings.locks.inspect(&mut self.client, few)?);
-            inspected.retain(|lock| !(lock.waiters.is_empty() && lock.record.freezes.is_empty()));
-        }
-        let mut not_drawn = 0;
-        for lock in &inspected {
-            let waiters = lock.waiters.iter().take(WAITERS).map(|it| &it.waiter);
-            selection.entries.extend(waiters.map(|waiter| {
-                let (who, since_ms) = (waiter.who.clone(), waiter.since_ms);
-                HistoryEntry::waiting(&lock.name, who, since_ms, lock.since(since_ms))
-            }));
-            not_drawn += lock.waiters.len().saturating_sub(WAITERS);
-        }
+        let selection = self.read()?;
         if selection.entries.is_empty() {
             let why = self.missing(&selection)?.into_iter().next();
             let why = why.unwrap_or("no run has held the lock".into());
             return refuse(Exit::Usage, format!("nothing to draw: {why}"));
         }
-        let freezes = inspected.iter();
-        let freezes = freezes.map(|lock| (&lock.name, &lock.record.freezes[..]));
-        let freezes: Vec<_> = freezes.collect();
-        let (entries, now_ms) = (&selection.entries, selection.now_ms);
-        print_to(
-            path,
-            &chart::svg(entries, &freezes, not_drawn, now_ms, LOCAL),
-        )?;
+        let picture = chart::svg(&selection.entries, selection.now_ms, LOCAL);
+        print_to(path, &picture)?;
         Ok(())
     }
 }
@@ -300,6 +274,6 @@ pub fn drawn(histories: &[LockHistory], width: Option<usize>) -> Vec<String> {
     vec![
         listing::table(&entries, now_ms, Calendar::UTC, width, false),
         array(&entries, |entry| entry_object(entry, now_ms)),
-        chart::svg(&holds, &[], 3, now_ms, Calendar::UTC),
+        chart::svg(&holds, now_ms, Calendar::UTC),
     ]
 }
