@@ -87,7 +87,7 @@ fn recipes_page() -> (String, String) {
             text += &(bold.collect::<String>() + "\n");
         }
     }
-    text += ".SH SEE ALSO\n.BR redlock (1),\n.BR redlock\\-run (1),\n.BR redlock\\-acquire (1)\n";
+    text += ".SH SEE ALSO\n\\fBredlock\\fR(1), \\fBredlock\\-run\\fR(1), \\fBredlock\\-acquire\\fR(1)\n";
     // Drops empty paragraphs before a heading or another paragraph.
     while text.contains(".PP\n.PP\n") || text.contains(".PP\n.SH") {
         text = text

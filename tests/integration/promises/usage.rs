@@ -356,7 +356,7 @@ fn settings_that_are_no_options_are_in_their_section_of_the_manual_and_are_answe
     let (section, _) = section.split_once("\n.SH ").expect("its end");
     let redis = Redis::start();
     for setting in SETTINGS_ONLY.split(' ') {
-        let entry = format!(".BI REDLOCK_{setting}= ");
+        let entry = format!("\\fBREDLOCK_{setting}=\\fR");
         assert!(section.contains(&entry), "{setting}");
         // These settings have never been options.
         if ["REDIS_TIMEOUT", "WHO", "SHOW", "HOOK"].contains(&setting) {
