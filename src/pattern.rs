@@ -28,36 +28,22 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     is_match[text.len()]
 }
 
-/// The order in which a person expects names: `lock-2` before `lock-10`. Only equal texts are equal.
+/// Compares names as a person orders them: `lock-2` before `lock-10`. Only equal texts are equal.
 pub fn natural_cmp(a: &str, b: &str) -> Ordering {
-    let (mut left, mut right) = (a, b);
-    loop {
-        let (Some(x), Some(y)) = (left.chars().next(), right.chars().next()) else {
-            // `a01` and `a1` are the same number.
-            return left.len().cmp(&right.len()).then_with(|| a.cmp(b));
-        };
-        let order = if x.is_ascii_digit() && y.is_ascii_digit() {
-            let (one, rest) = split_number(left);
-            left = rest;
-            let (other, rest) = split_number(right);
-            right = rest;
-            one.len().cmp(&other.len()).then_with(|| one.cmp(other))
-        } else {
-            left = &left[x.len_utf8()..];
-            right = &right[y.len_utf8()..];
-            x.cmp(&y)
-        };
-        if order != Ordering::Equal {
-            return order;
-        }
-    }
+    natural_key(a).cmp(natural_key(b)).then_with(|| a.cmp(b))
 }
 
-/// The digits at the start of a text, without leading zeros, and the rest.
-fn split_number(text: &str) -> (&str, &str) {
-    let end = text.find(|c: char| !c.is_ascii_digit());
-    let (digits, rest) = text.split_at(end.unwrap_or(text.len()));
-    (digits.trim_start_matches('0'), rest)
+/// Returns the parts of a text in turn: numbers, known by their digits without leading zeros, before other text.
+fn natural_key(text: &str) -> impl Iterator<Item = (bool, usize, &[u8])> {
+    let bytes = text.as_bytes();
+    let parts = bytes.chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit());
+    parts.map(|part| {
+        if !part[0].is_ascii_digit() {
+            return (true, 0, part);
+        }
+        let zeros = part.iter().take_while(|digit| **digit == b'0').count();
+        (false, part.len() - zeros, &part[zeros..])
+    })
 }
 
 /// Of these words the one that this one was probably meant to be: with up to a third of its letters changed.
