@@ -4,13 +4,13 @@
 use super::style::{Line, Style};
 use super::text::{columns, truncate};
 
-/// Way of a table to become narrower. Columns are known by their numbers.
+/// Way of a table to become narrower. Columns are known by their headings.
 #[derive(Clone, Copy, Debug)]
-pub enum Step {
+pub enum Step<'a> {
     /// The column is left out.
-    Hide(usize),
+    Hide(&'a str),
     /// The column is no wider than the last number, and cut as far as it must be: down to the first one.
-    Cut(usize, usize, usize),
+    Cut(&'a str, usize, usize),
 }
 
 /// The columns of a table, for a width.
@@ -49,8 +49,10 @@ impl Table {
         for step in steps {
             match *step {
                 _ if self.lacking() == 0 => break,
-                Step::Hide(column) => self.hide(column),
-                Step::Cut(column, least, most) => {
+                Step::Hide(heading) => self.hide(heading),
+                Step::Cut(heading, least, most) => {
+                    let column = self.headings.iter().position(|it| it == heading);
+                    let column = column.expect("a heading of this table");
                     let natural = self.widths[column];
                     self.widths[column] = most.min(natural);
                     let cut = self.widths[column].saturating_sub(self.lacking());
@@ -60,8 +62,9 @@ impl Table {
         }
     }
 
-    pub fn hide(&mut self, column: usize) {
-        self.shown.retain(|shown| *shown != column);
+    pub fn hide(&mut self, heading: &str) {
+        self.shown
+            .retain(|column| self.headings[*column] != heading);
     }
 
     /// Returns how many columns the terminal lacks. The last column of the table takes what is left of it.
@@ -107,9 +110,6 @@ mod tests {
     use super::*;
 
     const HEADINGS: [&str; 3] = ["NAME", "WHO", "COMMAND"];
-    const NAME: usize = 0;
-    const WHO: usize = 1;
-    const COMMAND: usize = 2;
 
     fn rows() -> [[String; 3]; 2] {
         let long = [
@@ -132,10 +132,10 @@ mod tests {
     fn columns_give_way_in_the_order_of_the_steps() {
         const ANY: usize = usize::MAX;
         let steps = [
-            Step::Cut(COMMAND, 8, ANY),
-            Step::Cut(WHO, 8, 12),
-            Step::Hide(WHO),
-            Step::Cut(NAME, 8, ANY),
+            Step::Cut("COMMAND", 8, ANY),
+            Step::Cut("WHO", 8, 12),
+            Step::Hide("WHO"),
+            Step::Cut("NAME", 8, ANY),
         ];
         let fitted = |width| {
             let mut table = table();

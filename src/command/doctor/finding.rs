@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
+    #[default]
     Ok,
     /// The check doesn't apply here, so people are shown it only with `-v`.
     #[serde(rename = "ok")]
@@ -40,7 +41,7 @@ pub const GROUPS: [(&str, &str, &str); 4] = [
 const DECIDING: &str = "connection server role cluster eviction writes scripts name";
 
 /// Result of a check; the shape is part of the contract.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Finding {
     pub check: &'static str,
     pub group: &'static str,
@@ -76,12 +77,10 @@ pub fn fail(message: impl Into<String>, fix: impl Into<String>) -> Finding {
 impl Finding {
     fn new(level: Level, message: impl Into<String>, fix: Option<String>) -> Self {
         Self {
-            check: "",
-            group: "",
             level,
             message: message.into(),
             fix,
-            facts: Json::Null,
+            ..Self::default()
         }
     }
 
@@ -139,13 +138,7 @@ pub fn is_fit(findings: &[Finding]) -> bool {
     count(findings, Level::Fail) == 0 && undecided(findings).is_empty()
 }
 
-/// Returns a time as short as a table has it: `0.02 ms`, `0.3 ms`, `12 ms`, `1.4 s`.
+/// Returns the time of a round trip.
 pub fn short(duration: Duration) -> String {
-    let ms = duration.as_secs_f64() * 1000.0;
-    match ms {
-        ..0.1 => format!("{ms:.2} ms"),
-        ..10.0 => format!("{ms:.1} ms"),
-        ..1000.0 => format!("{ms:.0} ms"),
-        _ => format!("{:.1} s", ms / 1000.0),
-    }
+    format!("{:.2} ms", duration.as_secs_f64() * 1000.0)
 }

@@ -76,35 +76,26 @@ fn url(settings: &Settings) -> Finding {
 }
 
 fn check_settings(settings: &Settings) -> Finding {
-    if !settings.refused.is_empty() {
-        return exposures(fail, &settings.refused);
-    }
     let lines = settings.without_effect.iter().flatten();
     let lines: Vec<&str> = lines.map(String::as_str).collect();
-    match lines[..] {
-        [] => moot("all are known, and no other user can write the configuration files"),
-        _ => warn(lines.join("; "), "remove or correct them"),
+    match (&settings.refused[..], &lines[..]) {
+        ([], []) => moot("all are known, and no other user can write the configuration files"),
+        ([], _) => warn(lines.join("; "), "remove or correct them"),
+        ([exposure, ..], _) => judge_exposure(fail, exposure),
     }
 }
 
 fn secrets(exposed: &[Exposure]) -> Finding {
-    if exposed.is_empty() {
-        return moot("no other user can read the passwords and private keys that redlock uses");
-    }
-    exposures(warn, exposed)
+    let safe = || moot("no other user can read the passwords and private keys that redlock uses");
+    let first = exposed.first();
+    first.map_or_else(safe, |exposure| judge_exposure(warn, exposure))
 }
 
-/// Returns these problems with the commands that end them, or words if no command does.
-fn exposures(finding: fn(String, String) -> Finding, all: &[Exposure]) -> Finding {
-    let problems: Vec<&str> = all.iter().map(|it| it.what.as_str()).collect();
-    let commands: Vec<&str> = all.iter().filter_map(|it| it.command.as_deref()).collect();
-    let words: Vec<&str> = all
-        .iter()
-        .filter_map(|it| it.otherwise.as_deref())
-        .collect();
-    let fix = [commands.join(" && "), words.join(", or ")];
-    let fix: Vec<String> = fix.into_iter().filter(|it| !it.is_empty()).collect();
-    finding(problems.join("; "), fix.join("  # or "))
+/// Returns a problem with the command that ends it, or words if no command does. The next problem is shown after that.
+fn judge_exposure(finding: fn(String, String) -> Finding, exposure: &Exposure) -> Finding {
+    let ways = [&exposure.command, &exposure.otherwise];
+    let ways: Vec<&str> = ways.into_iter().flatten().map(String::as_str).collect();
+    finding(exposure.what.clone(), ways.join("  # or "))
 }
 
 fn judge(hook: io::Result<HookTest>, script: &str, until: Instant) -> Finding {

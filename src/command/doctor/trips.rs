@@ -69,7 +69,7 @@ fn clock(took: Duration, now: SystemTime, time: &[String]) -> Finding {
     let ours = i64::try_from(ours.as_micros()).unwrap_or(i64::MAX);
     let ahead = theirs.saturating_sub(ours);
     let apart = Duration::from_micros(ahead.unsigned_abs());
-    let difference = short(apart);
+    let difference = format_duration(apart);
     let message = format!("{difference} between the server's clock and this host's");
     let finding = if apart >= CLOCKS_APART {
         let message = format!("{message}; status and history show the server's time");

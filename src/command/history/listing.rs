@@ -53,14 +53,6 @@ pub fn ended(entry: &HistoryEntry, brief: bool) -> String {
     }
 }
 
-const NAME: usize = 0;
-const WAITED: usize = 2;
-const RAN: usize = 3;
-const END: usize = 4;
-const WHO: usize = 5;
-const PID: usize = 6;
-const COMMAND: usize = 7;
-
 /// Width from which a terminal shows times, ends and clients in full.
 const WIDE: usize = 100;
 
@@ -115,21 +107,21 @@ pub fn table(
     ];
     let mut table = Table::new(&headings, rows.iter().map(|row| &row[..]));
     if is_of_one {
-        table.hide(NAME);
+        table.hide("NAME");
     }
     let command = width.map_or(20, |width| 20.min(width / 4));
     // The column that is least missed goes first, and the name, which is typed next, last.
     let steps = [
-        Step::Cut(COMMAND, command, usize::MAX),
-        Step::Hide(PID),
-        Step::Cut(WHO, 16, usize::MAX),
-        Step::Hide(WAITED),
-        Step::Cut(WHO, 8, 16),
-        Step::Cut(END, 8, usize::MAX),
-        Step::Hide(WHO),
-        Step::Hide(RAN),
-        Step::Cut(COMMAND, 8.min(command), usize::MAX),
-        Step::Cut(NAME, 8, usize::MAX),
+        Step::Cut("COMMAND", command, usize::MAX),
+        Step::Hide("PID"),
+        Step::Cut(who, 16, usize::MAX),
+        Step::Hide("WAITED"),
+        Step::Cut(who, 8, 16),
+        Step::Cut("END", 8, usize::MAX),
+        Step::Hide(who),
+        Step::Hide("RAN"),
+        Step::Cut("COMMAND", 8.min(command), usize::MAX),
+        Step::Cut("NAME", 8, usize::MAX),
     ];
     table.fit(width, &steps);
     let lines = rows.iter().map(|row| table.line(row, |_| Style::Plain));

@@ -5,58 +5,36 @@ use std::time::Duration;
 
 use crate::protocol::{Hold, Inspected, RESULTS};
 
-/// A metric that has one value a lock: its name, its meaning and the value, if it is known.
-type Metric = (&'static str, &'static str, fn(&Inspected) -> Option<f64>);
+/// Metrics that have one value a lock, each with its meaning, in the order of [`values`].
+const METRICS: &str = "\
+redlock_held How many holders the lock has.
+redlock_held_seconds For how long the oldest holder has held the lock; 0 if it is free.
+redlock_waiting How many runs wait for the lock.
+redlock_oldest_wait_seconds For how long the oldest waiter has waited for the lock; 0 if nobody waits.
+redlock_frozen 1 if the lock is frozen, so that it admits no new holder; else 0.
+redlock_guards How many guards work elsewhere under the lock.
+redlock_last_renewal_seconds How long ago the lease was renewed; of several leases, the one renewed least recently.
+redlock_last_success_timestamp_seconds When a run last succeeded, in seconds since 1970.";
 
-const METRICS: [Metric; 8] = [
-    ("redlock_held", "How many holders the lock has.", |lock| {
-        Some(count(lock.holders().count()))
-    }),
-    (
-        "redlock_held_seconds",
-        "For how long the oldest holder has held the lock; 0 if it is free.",
-        |lock| match lock.holders().next() {
-            Some(_) => lock.held_for().map(|it| it.as_secs_f64()),
-            None => Some(0.0),
-        },
-    ),
-    (
-        "redlock_waiting",
-        "How many runs wait for the lock.",
-        |lock| Some(count(lock.waiters.len() + lock.grants().count())),
-    ),
-    (
-        "redlock_oldest_wait_seconds",
-        "For how long the oldest waiter has waited for the lock; 0 if nobody waits.",
-        |lock| Some(lock.waited_for().unwrap_or_default().as_secs_f64()),
-    ),
-    (
-        "redlock_frozen",
-        "1 if the lock is frozen, so that it admits no new holder; else 0.",
-        |lock| Some(f64::from(u8::from(lock.frozen.is_some()))),
-    ),
-    (
-        "redlock_guards",
-        "How many guards work elsewhere under the lock.",
-        |lock| {
-            let guards = lock.holds().iter().map(|hold| hold.guards.len());
-            Some(count(guards.sum()))
-        },
-    ),
-    (
-        "redlock_last_renewal_seconds",
-        "How long ago the lease was renewed; of several leases, the one renewed least recently.",
-        |lock| {
-            let ago = lock.holders().filter_map(Hold::renewed_ago);
-            ago.max().map(|it| it.as_secs_f64())
-        },
-    ),
-    (
-        "redlock_last_success_timestamp_seconds",
-        "When a run last succeeded, in seconds since 1970.",
-        |lock| lock.record.succeeded_ms.map(timestamp),
-    ),
-];
+/// Returns the values of a lock, as far as they are known.
+fn values(lock: &Inspected) -> [Option<f64>; 8] {
+    let held_for = match lock.holders().next() {
+        Some(_) => lock.held_for(),
+        None => Some(Duration::ZERO),
+    };
+    let guards = lock.holds().iter().map(|hold| hold.guards.len());
+    let renewed_ago = lock.holders().filter_map(Hold::renewed_ago).max();
+    [
+        Some(count(lock.holders().count())),
+        held_for.map(|it| it.as_secs_f64()),
+        Some(count(lock.waiters.len() + lock.grants().count())),
+        Some(lock.waited_for().unwrap_or_default().as_secs_f64()),
+        Some(count(usize::from(lock.frozen.is_some()))),
+        Some(count(guards.sum())),
+        renewed_ago.map(|it| it.as_secs_f64()),
+        lock.record.succeeded_ms.map(timestamp),
+    ]
+}
 
 /// Returns the metrics of locks that were read at this moment, in milliseconds since 1970.
 pub fn text(locks: &[&Inspected], now_ms: u64) -> String {
@@ -68,8 +46,9 @@ pub fn text(locks: &[&Inspected], now_ms: u64) -> String {
     let help = "When redlock read the locks, in seconds since 1970.";
     let now = format!(" {}", timestamp(now_ms));
     add(&mut text, (name, "gauge", help), [now]);
-    for (metric, help, value) in METRICS {
-        let values = locks().filter_map(|(name, lock)| Some((name, value(lock)?)));
+    for (number, metric) in METRICS.lines().enumerate() {
+        let (metric, help) = metric.split_once(' ').unwrap_or_default();
+        let values = locks().filter_map(|(name, lock)| Some((name, values(lock)[number]?)));
         let series = values.map(|(name, value)| format!("{{lock={name}}} {value}"));
         add(&mut text, (metric, "gauge", help), series);
     }
@@ -156,7 +135,7 @@ mod tests {
                 assert!(all.insert(series(line)), "{line} again");
             }
         }
-        assert_eq!(metrics.len(), METRICS.len() + 3);
+        assert_eq!(metrics.len(), METRICS.lines().count() + 3);
     }
 
     #[test]

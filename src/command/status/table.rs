@@ -10,24 +10,19 @@ use crate::report::{
 
 const COLUMNS: [&str; 7] = ["NAME", "MODE", "WHO", "PID", "AGE", "ID", "COMMAND"];
 const MODE: usize = 1;
-const WHO: usize = 2;
-const PID: usize = 3;
-const AGE: usize = 4;
-const ID: usize = 5;
-const COMMAND: usize = 6;
 
 /// Steps to fit a terminal: the least useful goes first, and a name is never cut.
 const STEPS: [Step; 10] = [
-    Step::Cut(COMMAND, 20, usize::MAX),
-    Step::Hide(ID),
-    Step::Hide(PID),
-    Step::Cut(WHO, 24, 28),
-    Step::Cut(WHO, 16, 28),
-    Step::Cut(COMMAND, 8, usize::MAX),
-    Step::Hide(COMMAND),
-    Step::Cut(WHO, 8, 28),
-    Step::Hide(AGE),
-    Step::Hide(WHO),
+    Step::Cut("COMMAND", 20, usize::MAX),
+    Step::Hide("ID"),
+    Step::Hide("PID"),
+    Step::Cut("WHO", 24, 28),
+    Step::Cut("WHO", 16, 28),
+    Step::Cut("COMMAND", 8, usize::MAX),
+    Step::Hide("COMMAND"),
+    Step::Cut("WHO", 8, 28),
+    Step::Hide("AGE"),
+    Step::Hide("WHO"),
 ];
 
 /// Width from which a terminal shows modes and ages in full.
@@ -65,59 +60,58 @@ pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
 }
 
 impl Row {
-    /// A row without a client.
-    fn single(lock: &Inspected, mode: &str, who: &str) -> Self {
+    fn new(lock: &Inspected, [mode, who, pid, age, id, command]: [&str; 6]) -> Self {
         let name = escaped(lock.name.as_str());
         Self {
-            cells: [&name, mode, who, "-", "-", "-", ""].map(str::to_owned),
+            cells: [&name, mode, who, pid, age, id, command].map(str::to_owned),
             ..Self::default()
         }
     }
 
-    /// A row about a client since a moment of the server's clock. `note`: what the other columns don't say.
+    /// Returns a row about a client of this age. `note`: what the other columns don't say.
     fn about(
         (lock, width): (&Inspected, Option<usize>),
         (style, mode): (Style, &str),
-        (who, since_ms, id): (&Who, u64, &str),
+        (who, age, id): (&Who, &str, &str),
         note: &str,
     ) -> Self {
-        let mut row = Self::single(lock, mode, &escaped(&client_name(who)));
-        row.style = style;
-        row.cells[PID] = who.pid.to_string();
-        row.cells[AGE] = format_duration(lock.since(since_ms));
-        row.cells[ID] = id.into();
-        row.cells[COMMAND] = describe_job_with(who, note, width.is_none());
+        let (client, pid) = (client_name(who), who.pid.to_string());
+        let job = describe_job_with(who, note, width.is_none());
         let link = who.url.as_deref().filter(|_| width.is_some());
-        row.link = link.map(|link| escaped(link).into_owned());
-        row
+        Self {
+            style,
+            link: link.map(|link| escaped(link).into_owned()),
+            ..Self::new(lock, [mode, &escaped(&client), &pid, age, id, &job])
+        }
     }
 }
 
 /// Returns the rows of one lock: its freeze, its holders, then its waiters.
 fn rows_of(lock: &Inspected, width: Option<usize>) -> Vec<Row> {
     let view = (lock, width);
+    let age = |since_ms| format_duration(lock.since(since_ms));
     let mut rows: Vec<Row> = Vec::new();
     if let Some(frozen) = &lock.frozen {
         let left = left_of_freeze(frozen, lock.now_ms);
-        let client = (&frozen.who, frozen.since_ms, "-");
+        let client = (&frozen.who, &*age(frozen.since_ms), "-");
         rows.push(Row::about(view, (Style::Yellow, "frozen"), client, &left));
     }
     match &lock.key {
         Key::Free if lock.frozen.is_some() => {}
-        Key::Free => rows.push(Row::single(lock, "-", "free")),
+        Key::Free => rows.push(Row::new(lock, ["-", "free", "-", "-", "-", ""])),
         Key::NotALock(kind) => {
             let what = format!("not a lock: a {}", escaped(kind));
-            rows.push(Row::single(lock, "-", &what));
+            rows.push(Row::new(lock, ["-", &what, "-", "-", "-", ""]));
         }
         Key::Held(_) => rows.extend(lock.holders().map(|hold| holding(view, hold))),
     }
     rows.extend(lock.grants().map(|(hold, holder)| {
-        let client = (&holder.who, holder.waiting_since_ms(), hold.id.as_str());
+        let client = (&holder.who, &*age(holder.waiting_since_ms()), &*hold.id);
         Row::about(view, (Style::Yellow, GRANTED), client, NOT_CONFIRMED)
     }));
     rows.extend((1..).zip(&lock.waiters).map(|(position, waiting)| {
         let waiter = &waiting.waiter;
-        let client = (&waiter.who, waiter.since_ms, waiting.id.as_str());
+        let client = (&waiter.who, &*age(waiter.since_ms), &*waiting.id);
         let mode = format!("waiting #{position}");
         Row::about(view, (Style::Yellow, &mode), client, "")
     }));
@@ -135,10 +129,8 @@ fn holding(view: (&Inspected, Option<usize>), hold: &Hold) -> Row {
         Some(_) => String::new(),
     };
     let Some(holder) = &hold.holder else {
-        let mut row = Row::single(lock, "exclusive", "another client");
-        row.cells[ID].clone_from(&hold.id);
-        row.cells[COMMAND] = format!("({note})");
-        return row;
+        let (who, note) = ("another client", format!("({note})"));
+        return Row::new(lock, ["exclusive", who, "-", "-", &hold.id, &note]);
     };
     let (style, mode) = match (hold.overdue(), holder.limit.as_slots()) {
         _ if holder.kept.is_some() => (Style::Plain, "kept".into()),
@@ -148,13 +140,12 @@ fn holding(view: (&Inspected, Option<usize>), hold: &Hold) -> Row {
         (None, Some(slots)) => (Style::Plain, format!("slot {}/{slots}", holder.slot)),
         (None, None) => (Style::Plain, holder.limit.mode().into()),
     };
-    let client = (&holder.who, holder.since_ms, hold.id.as_str());
-    let mut row = Row::about(view, (style, &mode), client, &note);
+    let mut age = format_duration(lock.since(holder.since_ms));
     if let Some(usual) = lock.usual.filter(|_| is_wide && holder.kept.is_none()) {
-        let usual = format!(" (usually {})", format_duration(usual));
-        row.cells[AGE] += &usual;
+        age += &format!(" (usually {})", format_duration(usual));
     }
-    row
+    let client = (&holder.who, &*age, &*hold.id);
+    Row::about(view, (style, &mode), client, &note)
 }
 
 /// `renewal 12s overdue`.
