@@ -18,7 +18,7 @@ pub use crate::duration::brief as format_duration;
 pub use crate::shell::{command_line, quote};
 
 pub use self::roff::plain;
-pub use self::style::{Line, Style, has_colors, is_dumb, painted};
+pub use self::style::{Style, has_colors, is_dumb, line_columns, painted};
 pub use self::table::{Step, Table};
 pub use self::text::*;
 pub use self::words::*;

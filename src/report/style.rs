@@ -1,4 +1,4 @@
-//! Lines with colours, for a terminal that has them.
+//! Lines with colours, for a terminal that has them: a line is text with the sequences of its looks.
 
 use std::io::{self, IsTerminal};
 
@@ -17,71 +17,39 @@ pub enum Style {
 }
 
 impl Style {
-    /// Returns the parameters of a terminal's sequence.
-    fn code(self) -> &'static str {
-        match self {
-            Self::Plain => "",
-            Self::Dim => ";2",
-            Self::Bold => ";1",
-            Self::Yellow => ";33",
-            Self::Red => ";31",
-        }
+    /// Returns a text, which is safe for a terminal, with this look.
+    pub fn paint(self, text: &str) -> String {
+        let code = match self {
+            Self::Plain => return text.to_owned(),
+            Self::Dim => 2,
+            Self::Bold => 1,
+            Self::Yellow => 33,
+            Self::Red => 31,
+        };
+        format!("\x1b[0;{code}m{text}\x1b[0m")
     }
 }
 
-/// A line, in parts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line(Vec<(Style, String)>);
-
-impl Line {
-    /// Returns a line that looks the same from end to end.
-    pub fn of(style: Style, text: impl Into<String>) -> Self {
-        Self(vec![(style, text.into())])
-    }
-
-    /// Returns the number of columns that the line takes.
-    pub fn columns(&self) -> usize {
-        self.0.iter().map(|(_, text)| super::columns(text)).sum()
-    }
-
-    /// Returns the line with more at its end.
-    pub fn and(mut self, style: Style, text: &str) -> Self {
-        match self.0.last_mut() {
-            _ if text.is_empty() => {}
-            Some((last, so_far)) if *last == style => *so_far += text,
-            _ => self.0.push((style, text.to_owned())),
-        }
-        self
-    }
-
-    /// Returns the line with spaces at its end.
-    pub fn and_spaces(self, count: usize) -> Self {
-        self.and(Style::Plain, &" ".repeat(count))
-    }
-
-    /// Returns the line as it is printed, without spaces at its end.
-    pub fn painted(&self, colors: bool) -> String {
-        let texts = self.0.iter().map(|(_, text)| text.as_str());
-        let mut left = texts.collect::<String>().trim_end().len();
-        let mut painted = String::new();
-        for (style, text) in &self.0 {
-            let text = &text[..text.len().min(left)];
-            left -= text.len();
-            let color = if colors { style.code() } else { "" };
-            if color.is_empty() || text.is_empty() {
-                painted += text;
-            } else {
-                painted.extend(["\x1b[0", color, "m", text, "\x1b[0m"]);
-            }
-        }
-        painted
-    }
+/// Returns a line without its looks.
+fn plain(line: &str) -> String {
+    let mut parts = line.split("\x1b[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let texts = parts.filter_map(|part| Some(part.split_once('m')?.1));
+    first + &texts.collect::<String>()
 }
 
-/// Returns lines as they are printed.
-pub fn painted(lines: &[Line], colors: bool) -> String {
-    let lines = lines.iter();
-    lines.map(|line| line.painted(colors) + "\n").collect()
+/// Returns the number of columns that a line takes, whatever its looks.
+pub fn line_columns(line: &str) -> usize {
+    super::columns(&plain(line))
+}
+
+/// Returns lines as they are printed, without spaces at their ends.
+pub fn painted(lines: &[String], colors: bool) -> String {
+    let shown = |line: &String| {
+        let line = if colors { line.clone() } else { plain(line) };
+        line.trim_end().to_owned() + "\n"
+    };
+    lines.iter().map(shown).collect()
 }
 
 /// Returns true if standard output shows colours, and its user wants them.
@@ -101,10 +69,9 @@ mod tests {
 
     #[test]
     fn a_line_is_painted_where_there_are_colours() {
-        let line = Line::of(Style::Dim, "a ")
-            .and(Style::Plain, "b  ")
-            .and(Style::Red, "  ");
-        assert_eq!(line.painted(false), "a b");
-        assert_eq!(line.painted(true), "\x1b[0;2ma \x1b[0mb");
+        let line = Style::Dim.paint("a ") + "b" + &Style::Plain.paint("  ");
+        assert_eq!(painted(std::slice::from_ref(&line), false), "a b\n");
+        let painted = painted(&[line], true);
+        assert_eq!(painted, "\x1b[0;2ma \x1b[0mb\n");
     }
 }

@@ -1,7 +1,7 @@
 //! The one table: columns that give way, in an order that its user states, until the table fits the terminal. Widths
 //! are those of the terminal, not characters. Pure: it never asks how wide the terminal is.
 
-use super::style::{Line, Style};
+use super::style::Style;
 use super::text::{columns, truncate};
 
 /// Way of a table to become narrower. Columns are known by their headings.
@@ -75,13 +75,13 @@ impl Table {
     }
 
     /// Returns the line of headings.
-    pub fn heading(&self) -> Line {
+    pub fn heading(&self) -> String {
         self.line(&self.headings, |_| Style::Dim)
     }
 
     /// Returns the line of a row. `style`: the look of a column.
-    pub fn line(&self, cells: &[String], style: impl Fn(usize) -> Style) -> Line {
-        let mut line = Line::default();
+    pub fn line(&self, cells: &[String], style: impl Fn(usize) -> Style) -> String {
+        let mut line = String::new();
         // Where the column begins, and how far the line goes.
         let (mut start, mut used) = (0, 0);
         for &at in &self.shown {
@@ -97,7 +97,7 @@ impl Table {
             };
             let text = truncate(&cells[at], width);
             // The gap isn't coloured.
-            line = line.and_spaces(start - used).and(style(at), &text);
+            line += &(" ".repeat(start - used) + &style(at).paint(&text));
             used = start + columns(&text);
             start += self.widths[at] + GAP;
         }
@@ -107,6 +107,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use super::super::style::painted;
     use super::*;
 
     const HEADINGS: [&str; 3] = ["NAME", "WHO", "COMMAND"];
@@ -125,7 +126,7 @@ mod tests {
     }
 
     fn row(table: &Table, row: &[String]) -> String {
-        table.line(row, |_| Style::Plain).painted(false)
+        table.line(row, |_| Style::Plain).trim_end().to_owned()
     }
 
     #[test]
@@ -162,7 +163,7 @@ mod tests {
     fn wide_characters_stand_in_columns() {
         let mut table = table();
         table.fit(None, &[]);
-        let heading = table.heading().painted(false);
+        let heading = painted(&[table.heading()], false);
         let at = heading.find("WHO").unwrap();
         let wide = row(&table, &rows()[1]);
         assert_eq!(columns(&wide[..wide.find("ci@h").unwrap()]), at);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::finding::{Finding, GROUPS, Level, count, is_command, is_fit, short, undecided};
 use super::server::NO_CONNECTION;
-use crate::report::{Line, Style, Verbosity, counted, escaped, format_duration, padded, wrapped};
+use crate::report::{Style, Verbosity, counted, escaped, format_duration, line_columns, wrapped};
 
 /// A report.
 pub struct Page<'a> {
@@ -25,18 +25,18 @@ const NAME: usize = 13;
 
 impl Page<'_> {
     /// Returns the lines to print.
-    pub fn lines(&self) -> Vec<Line> {
+    pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let is_quiet = self.verbosity == Verbosity::Quiet;
         if !is_quiet {
             let ttl = format!(", TTL {}", format_duration(self.ttl));
-            lines.push(Line::of(Style::Bold, escaped(self.heading)).and(Style::Plain, &ttl));
+            lines.push(Style::Bold.paint(&escaped(self.heading)) + &ttl);
         }
         for (group, heading, _) in GROUPS {
             let is_shown = |it: &&Finding| it.group == group && self.shows(it.level);
             let findings: Vec<&Finding> = self.findings.iter().filter(is_shown).collect();
             if !is_quiet && !findings.is_empty() {
-                lines.extend([Line::default(), Line::of(Style::Dim, heading)]);
+                lines.extend([String::new(), Style::Dim.paint(heading)]);
             }
             for finding in findings {
                 self.add(finding, &mut lines);
@@ -44,7 +44,7 @@ impl Page<'_> {
         }
         if !is_quiet {
             self.add_unknown(&mut lines);
-            lines.push(Line::default());
+            lines.push(String::new());
         }
         if !is_quiet || !undecided(self.findings).is_empty() {
             lines.push(self.sum());
@@ -63,11 +63,11 @@ impl Page<'_> {
     }
 
     /// Adds the checks that couldn't be done, by their reasons.
-    fn add_unknown(&self, lines: &mut Vec<Line>) {
+    fn add_unknown(&self, lines: &mut Vec<String>) {
         let is_unknown = |it: &&Finding| it.level == Level::Unknown;
         let unknown: Vec<&Finding> = self.findings.iter().filter(is_unknown).collect();
         if !unknown.is_empty() {
-            lines.extend([Line::default(), Line::of(Style::Dim, "Not checked")]);
+            lines.extend([String::new(), Style::Dim.paint("Not checked")]);
         }
         for findings in unknown.chunk_by(|one, other| one.message == other.message) {
             let checks: Vec<&str> = findings.iter().map(|it| it.check).collect();
@@ -75,46 +75,45 @@ impl Page<'_> {
                 NO_CONNECTION => "all else, which needs a connection".to_owned(),
                 why => format!("{}: {why}", checks.join(", ")),
             };
-            self.add_text(&text, Line::default().and_spaces(GAP), lines);
+            self.add_text(&text, " ".repeat(GAP), lines);
         }
     }
 
-    fn add(&self, finding: &Finding, lines: &mut Vec<Line>) {
+    fn add(&self, finding: &Finding, lines: &mut Vec<String>) {
         let (level, style) = match finding.level {
             Level::Warn => ("warn", Style::Yellow),
             Level::Fail => ("fail", Style::Red),
             _ => ("ok", Style::Plain),
         };
-        let start = Line::default().and_spaces(GAP);
-        let start = start.and(style, &padded(level, LEVEL));
-        let start = start.and(Style::Plain, &padded(finding.check, NAME));
+        let level = style.paint(&format!("{level:LEVEL$}"));
+        let start = format!("{:GAP$}{level}{:NAME$}", "", finding.check);
         self.add_text(&finding.message, start, lines);
-        let start = Line::default().and_spaces(GAP + LEVEL + NAME);
+        let indent = " ".repeat(GAP + LEVEL + NAME);
         // The origin of the URL belongs to the finding: after an arrow it would read as a step to take.
         if let Some(origin) = finding.facts.get("origin").and_then(|it| it.as_str()) {
-            self.add_text(origin, start.clone(), lines);
+            self.add_text(origin, indent.clone(), lines);
         }
-        let arrow = start.and(Style::Dim, "→ ");
+        let arrow = indent + &Style::Dim.paint("→ ");
         match &finding.fix {
             // A command stays on one line, so that it can be copied.
-            Some(line) if is_command(line) => lines.push(arrow.and(Style::Plain, &escaped(line))),
+            Some(line) if is_command(line) => lines.push(arrow + &escaped(line)),
             Some(text) => self.add_text(text, arrow, lines),
             None => {}
         }
     }
 
     /// Adds a text after `start`, broken at the end of the terminal.
-    fn add_text(&self, text: &str, mut start: Line, lines: &mut Vec<Line>) {
-        let indent = start.columns();
+    fn add_text(&self, text: &str, mut start: String, lines: &mut Vec<String>) {
+        let indent = line_columns(&start);
         let room = self.width.map(|width| width.saturating_sub(indent));
         for part in wrapped(&escaped(text), room) {
-            lines.push(start.and(Style::Plain, part));
-            start = Line::default().and_spaces(indent);
+            lines.push(start + part);
+            start = " ".repeat(indent);
         }
     }
 
     /// Returns the last line: whether the server is fit.
-    fn sum(&self) -> Line {
+    fn sum(&self) -> String {
         let failures = count(self.findings, Level::Fail);
         let undecided = undecided(self.findings).join(", ");
         let unknown = count(self.findings, Level::Unknown);
@@ -131,8 +130,7 @@ impl Page<'_> {
             many => format!(", {}", counted(many, "warning")),
         };
         let took = format!(" ({})", short(self.took));
-        let line = Line::of(style, text).and(Style::Plain, &warnings);
-        line.and(Style::Dim, &took)
+        style.paint(&text) + &warnings + &Style::Dim.paint(&took)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::duration::milliseconds;
 use crate::protocol::{HistoryEntry, HoldOutcome, Limit, SkipReason, Who};
 use crate::report::{
     Step, Style, Table, client_and_reason, client_in_words, client_name, counted, describe_job,
-    escaped, format_duration, timestamp,
+    escaped, format_duration, painted, timestamp,
 };
 
 /// Returns how a run ended, in words; `brief`: in one or two.
@@ -125,8 +125,8 @@ pub fn table(
     ];
     table.fit(width, &steps);
     let lines = rows.iter().map(|row| table.line(row, |_| Style::Plain));
-    let lines = std::iter::once(table.heading()).chain(lines);
-    lines.map(|line| line.painted(false) + "\n").collect()
+    let lines: Vec<String> = std::iter::once(table.heading()).chain(lines).collect();
+    painted(&lines, false)
 }
 
 /// Returns an entry as JSON; the shape is part of the contract.

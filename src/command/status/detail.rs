@@ -7,8 +7,9 @@ use super::super::never_used::{is_unused, similar};
 use super::table::{GRANTED, NOT_CONFIRMED, overdue};
 use crate::protocol::{Hold, Holder, Inspected, Kept, Key, Name, Who};
 use crate::report::{
-    Line, Style, and_more, client_in_words, command_line, describe_job_with, escaped, expectation,
-    format_duration, left_of_freeze, padded, quote, reason_of, stopping, truncate, typed, wrapped,
+    Style, and_more, client_in_words, command_line, describe_job_with, escaped, expectation,
+    format_duration, left_of_freeze, line_columns, quote, reason_of, stopping, truncate, typed,
+    wrapped,
 };
 
 /// Lines of a terminal, without the one of the prompt.
@@ -31,11 +32,11 @@ pub fn lines(
     (known, at): (&[Name], &str),
     calendar: Calendar,
     width: Option<usize>,
-) -> Vec<Line> {
+) -> Vec<String> {
     let mut lines = Vec::new();
     for lock in locks {
         if !lines.is_empty() {
-            lines.push(Line::default());
+            lines.push(String::new());
         }
         if is_unused(lock) {
             lines.extend(unused(&lock.name, known, at));
@@ -44,33 +45,34 @@ pub fn lines(
         let past = pasts.iter().find(|past| past.name == lock.name);
         let events = past.map_or(Vec::new(), |past| past.lines(lock, calendar));
         let screen = Screen::of(lock, &events, calendar);
-        let whole = screen.lines(width, false);
+        let mut shown = screen.lines(width, false);
         // Everything is shown in full if it fits, and always in a file.
-        let is_cut = width.is_some() && whole.len() > SCREEN;
-        lines.extend(if is_cut {
-            screen.lines(width, true)
-        } else {
-            whole
-        });
+        if width.is_some() && shown.len() > SCREEN {
+            shown = screen.lines(width, true);
+        }
+        lines.append(&mut shown);
     }
     lines
 }
 
 /// Returns the lines about a name that was never used.
-fn unused(name: &Name, known: &[Name], at: &str) -> Vec<Line> {
-    let state = format!("never used{at}, or not for 60 days");
-    let mut lines = vec![title(name).and(Style::Plain, &state)];
+fn unused(name: &Name, known: &[Name], at: &str) -> Vec<String> {
+    let mut lines = vec![title(name) + &format!("never used{at}, or not for 60 days")];
     let similar = similar(name.as_str(), known).into_iter();
     let similar: Vec<_> = similar.map(quote).collect();
     if !similar.is_empty() {
-        let line = format!("did you mean {}?", escaped(&similar.join(" or ")));
-        lines.push(Line::of(Style::Plain, line));
+        lines.push(format!("did you mean {}?", escaped(&similar.join(" or "))));
     }
     lines
 }
 
-fn title(name: &Name) -> Line {
-    Line::of(Style::Bold, format!("{}: ", escaped(name.as_str())))
+fn title(name: &Name) -> String {
+    Style::Bold.paint(&format!("{}: ", escaped(name.as_str())))
+}
+
+/// Returns the name of a field.
+fn key_of(key: &str) -> String {
+    Style::Dim.paint(&format!("{:KEYS$}", format!("{key}:")))
 }
 
 /// Behaviour of an entry of a screen that is too narrow, or too low.
@@ -87,7 +89,7 @@ enum Fit {
 /// The screen of a lock: the starts of its lines and their values, which are safe for a terminal.
 struct Screen<'a> {
     lock: &'a Inspected,
-    entries: Vec<(Line, Style, String, Fit)>,
+    entries: Vec<(String, Style, String, Fit)>,
 }
 
 impl<'a> Screen<'a> {
@@ -124,11 +126,10 @@ impl<'a> Screen<'a> {
         screen.end_list(lock.waiters.len());
         if !events.is_empty() {
             let heading = format!("recently ({}):", calendar.zone(lock.now_ms));
-            screen.add(Line::of(Style::Dim, heading), Style::Plain, "", Fit::Whole);
+            screen.whole(&Style::Dim.paint(&heading), Fit::Whole);
         }
         for event in events {
-            let start = Line::of(Style::Plain, "  ");
-            screen.add(start, Style::Plain, event, Fit::Wrapped(4));
+            screen.add("  ".into(), Style::Plain, event, Fit::Wrapped(4));
         }
         if let Some(success) = lock.record.succeeded_ms {
             let ago = format_duration(lock.since(success));
@@ -139,7 +140,7 @@ impl<'a> Screen<'a> {
         screen
     }
 
-    fn add(&mut self, start: Line, style: Style, value: &str, fit: Fit) {
+    fn add(&mut self, start: String, style: Style, value: &str, fit: Fit) {
         self.entries.push((start, style, value.to_owned(), fit));
     }
 
@@ -148,56 +149,52 @@ impl<'a> Screen<'a> {
         self.add(key_of(key), style, &escaped(value), fit);
     }
 
-    /// Adds a line without the name of a field.
-    fn indented(&mut self, text: &str, fit: Fit) {
-        let start = Line::of(Style::Plain, "  ");
-        self.add(start, Style::Plain, text, fit);
+    /// Adds a line that is neither broken nor cut.
+    fn whole(&mut self, line: &str, fit: Fit) {
+        self.add(String::new(), Style::Plain, line, fit);
     }
 
     /// Adds the link to a job.
     fn link(&mut self, who: &Who, fit: Fit) {
         if let Some(url) = &who.url {
-            self.indented(&escaped(url), fit);
+            self.whole(&format!("  {}", escaped(url)), fit);
         }
     }
 
     /// Ends a list of this many clients, with an empty line if there is room.
     fn end_list(&mut self, count: usize) {
         if count > SHOWN {
-            let line = format!("… {} more (status --json)", count - SHOWN);
-            self.indented(&line, Fit::Whole);
+            let line = format!("  … {} more (status --json)", count - SHOWN);
+            self.whole(&line, Fit::Whole);
         }
-        self.add(Line::default(), Style::Plain, "", Fit::Optional);
+        self.whole("", Fit::Optional);
     }
 
     /// Returns the lines to print. `is_cut`: each value has one line, and no line is empty.
-    fn lines(&self, width: Option<usize>, is_cut: bool) -> Vec<Line> {
-        let mut lines: Vec<Line> = Vec::new();
+    fn lines(&self, width: Option<usize>, is_cut: bool) -> Vec<String> {
+        let width = width.unwrap_or(usize::MAX);
+        let mut lines: Vec<String> = Vec::new();
         for (start, style, value, fit) in &self.entries {
-            let room = |taken: usize| {
-                let room = width.map(|width| width.saturating_sub(taken));
-                room.map(|room| room.max(NARROWEST))
-            };
-            let start = start.clone();
-            let taken = start.columns();
+            let taken = line_columns(start);
             match *fit {
                 Fit::Optional if is_cut => {}
-                Fit::Whole | Fit::Optional => lines.push(start.and(*style, value)),
                 Fit::Wrapped(_) if is_cut => {
-                    let value = truncate(value, room(taken).unwrap_or(usize::MAX));
-                    lines.push(start.and(*style, &value));
+                    let room = width.saturating_sub(taken).max(NARROWEST);
+                    lines.push(start.clone() + &style.paint(&truncate(value, room)));
                 }
                 Fit::Wrapped(indent) => {
-                    let parts = wrapped(value, room(taken.max(indent)));
-                    let others = std::iter::repeat(Line::default().and_spaces(indent));
-                    let starts = std::iter::once(start).chain(others);
-                    let parts = starts.zip(parts);
-                    lines.extend(parts.map(|(start, part)| start.and(*style, part.trim_start())));
+                    let room = width.saturating_sub(taken.max(indent)).max(NARROWEST);
+                    let mut start = start.clone();
+                    for part in wrapped(value, Some(room)) {
+                        lines.push(start + &style.paint(part.trim_start()));
+                        start = " ".repeat(indent);
+                    }
                 }
+                Fit::Whole | Fit::Optional => lines.push(start.clone() + value),
             }
         }
-        lines.dedup_by(|line, before| line.columns() + before.columns() == 0);
-        lines.pop_if(|line| line.columns() == 0);
+        lines.dedup_by(|line, before| line.is_empty() && before.is_empty());
+        lines.pop_if(|line| line.is_empty());
         lines
     }
 
@@ -218,9 +215,9 @@ impl<'a> Screen<'a> {
         if is_only_one && !holder.granted {
             return self.only_holder(hold, holder);
         }
-        let id = format!(", id {}", hold.id);
+        let mut id = format!(", id {}", hold.id);
         if holder.granted {
-            let id = if is_only_one { "" } else { id.as_str() };
+            id.truncate(if is_only_one { 0 } else { id.len() });
             let note = format!(", {NOT_CONFIRMED}{id}");
             let since_ms = holder.waiting_since_ms();
             self.client("granted to", Style::Yellow, &holder.who, since_ms, &note);
@@ -233,13 +230,11 @@ impl<'a> Screen<'a> {
 
     fn only_holder(&mut self, hold: &Hold, holder: &Holder) {
         let (lock, who) = (self.lock, &holder.who);
+        let mut by = client_in_words(who);
         // A person on call wants the host and the process of a CI job, too.
-        let process = who.known_as.as_ref().map(|_| Who {
-            known_as: None,
-            ..who.clone()
-        });
-        let process = process.map(|who| format!(", {}", client_in_words(&who)));
-        let by = client_in_words(who) + &process.unwrap_or_default();
+        if who.known_as.is_some() {
+            by += &format!(", {}@{} (pid {})", who.user, who.host, who.pid);
+        }
         let lasting = format_duration(lock.since(holder.since_ms));
         let line = format!("{by} for {lasting}{}", note(lock, holder));
         self.field("holder", Style::Plain, &line);
@@ -264,37 +259,28 @@ impl<'a> Screen<'a> {
     /// Adds the commands that change the lock, which a shell takes as they stand.
     fn commands(&mut self) {
         let lock = self.lock;
-        let id = match lock.holds() {
-            [] => None,
-            [hold] => Some(hold.id.as_str()),
-            _ => Some("ID"),
-        };
         let may_stop = |hold: &Hold| {
             let is_asked = hold.stopping.is_some();
             !is_asked && hold.running().is_some_and(|it| it.who.instance.is_some())
         };
-        let mut all = Vec::new();
-        if let Some(id) = id {
+        if let [first, others @ ..] = lock.holds() {
+            let id = if others.is_empty() { &first.id } else { "ID" };
             if lock.holds().iter().any(may_stop) {
-                all.push(("to stop it", vec!["stop", "--id", id]));
+                self.command("to stop it", &["stop", "--id", id]);
             }
-            all.push(("to free it", vec!["release", "--force", "--id", id]));
+            self.command("to free it", &["release", "--force", "--id", id]);
         }
         if lock.frozen.is_some() {
-            all.push(("to thaw it", vec!["thaw"]));
+            self.command("to thaw it", &["thaw"]);
         } else if !lock.is_idle() && !matches!(lock.key, Key::NotALock(_)) {
-            all.push(("to freeze it", vec!["freeze", "--reason", "TEXT"]));
-        }
-        for (key, words) in all {
-            let line = typed(&words, &lock.name);
-            self.add(key_of(key), Style::Plain, &escaped(&line), Fit::Whole);
+            self.command("to freeze it", &["freeze", "--reason", "TEXT"]);
         }
     }
-}
 
-/// Returns the name of a field.
-fn key_of(key: &str) -> Line {
-    Line::of(Style::Dim, padded(&format!("{key}:"), KEYS))
+    fn command(&mut self, key: &str, words: &[&str]) {
+        let line = typed(words, &self.lock.name);
+        self.whole(&(key_of(key) + &escaped(&line)), Fit::Whole);
+    }
 }
 
 /// Returns what is special about a hold, or what to expect.
@@ -357,7 +343,7 @@ mod tests {
     use super::*;
     use crate::fuzz::assert_safe_line;
     use crate::protocol::golden::{histories, locks};
-    use crate::report::columns;
+    use crate::report::{columns, painted};
 
     /// Returns the lines of a lock with this many waiters.
     fn screen(lock: &Inspected, waiters: usize, width: usize) -> Vec<String> {
@@ -366,7 +352,7 @@ mod tests {
         lock.waiters = vec![first; waiters];
         let pasts: Vec<Past> = histories().iter().map(Past::of).collect();
         let lines = lines(&[lock], &pasts, (&[], ""), Calendar::UTC, Some(width));
-        lines.iter().map(|line| line.painted(false)).collect()
+        painted(&lines, false).lines().map(str::to_owned).collect()
     }
 
     #[test]
@@ -409,8 +395,7 @@ mod tests {
         let long = "x".repeat(3000);
         holds[0].holder.as_mut().unwrap().who.reason = Some(long.clone());
         let in_file = lines(&[lock.clone()], &[], (&[], ""), Calendar::UTC, None);
-        let in_file = in_file.iter().map(|line| line.painted(false));
-        assert!(in_file.collect::<String>().contains(&"x".repeat(299)));
+        assert!(painted(&in_file, false).contains(&"x".repeat(299)));
         let lines = screen(&lock, 3, 80);
         assert!(lines.len() <= SCREEN, "{lines:#?}");
         assert!(lines.iter().any(|line| line.ends_with("x…")), "{lines:#?}");

@@ -33,7 +33,7 @@ use crate::decide::exit::Exit;
 use crate::duration::{exact, milliseconds};
 use crate::protocol::{Client, Error, Inspected, Name, Which};
 use crate::report::{
-    self, Line, Style, escaped, format_duration, is_safe, lines_of, painted, print, print_to,
+    self, Style, escaped, format_duration, is_safe, lines_of, painted, print, print_to,
 };
 
 /// Shows locks, once or again and again.
@@ -250,19 +250,19 @@ impl View<'_> {
     }
 
     /// Draws locks for people.
-    fn draw(&self, shown: &Shown) -> Vec<Line> {
+    fn draw(&self, shown: &Shown) -> Vec<String> {
         let (locks, width) = (&shown.locks, report::width());
         let at = report::at_server(&self.settings.locks);
         let place = report::this_host_only(&self.settings.locks);
-        let place = place.map(|place| Line::of(Style::Bold, place));
-        let mut lines: Vec<Line> = place.into_iter().collect();
+        let place = place.map(|place| Style::Bold.paint(place));
+        let mut lines: Vec<String> = place.into_iter().collect();
         if self.is_detailed() {
             let known = (shown.known.as_slice(), at.as_str());
             lines.extend(detail::lines(locks, &shown.pasts, known, LOCAL, width));
         } else if !locks.is_empty() {
             lines.extend(table::lines(locks, width));
         } else {
-            lines.push(Line::of(Style::Plain, self.none(&at)));
+            lines.push(self.none(&at));
         }
         lines
     }

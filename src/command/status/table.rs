@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::protocol::{Hold, Inspected, Key, Who};
 use crate::report::{
-    Line, Step, Style, Table, client_name, describe_job_with, escaped, format_duration,
-    left_of_freeze, whole_seconds,
+    Step, Style, Table, client_name, describe_job_with, escaped, format_duration, left_of_freeze,
+    whole_seconds,
 };
 
 const COLUMNS: [&str; 7] = ["NAME", "MODE", "WHO", "PID", "AGE", "ID", "COMMAND"];
@@ -42,7 +42,7 @@ struct Row {
 }
 
 /// Draws some locks for a terminal of this width, or for a file.
-pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
+pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<String> {
     let rows = locks.iter().flat_map(|lock| rows_of(lock, width));
     let rows: Vec<Row> = rows.collect();
     let mut table = Table::new(&COLUMNS, rows.iter().map(|row| &row.cells[..]));
@@ -54,7 +54,7 @@ pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
             _ => Style::Plain,
         }));
         let link = row.link.as_ref();
-        lines.extend(link.map(|link| Line::of(Style::Plain, format!("  {link}"))));
+        lines.extend(link.map(|link| format!("  {link}")));
     }
     lines
 }
