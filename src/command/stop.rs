@@ -84,7 +84,7 @@ fn await_end(
         return refuse(Exit::Lost, line);
     }
     let (at, took) = (report::at_server(&settings.locks), now().since(asked));
-    let took = report::format_wait(took);
+    let took = report::format_duration(took);
     let is_free = after.holds().is_empty();
     let becomes = if is_free {
         "is free"

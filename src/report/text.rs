@@ -131,14 +131,6 @@ pub fn width() -> Option<usize> {
     Some(width.0.into())
 }
 
-/// Returns how long a wait was: `350ms`, `3.8s`, `2m5s`.
-pub fn format_wait(waited: Duration) -> String {
-    match waited.as_secs() {
-        seconds @ 1..60 => format!("{seconds}.{}s", waited.subsec_millis() / 100),
-        _ => duration::brief(waited),
-    }
-}
-
 /// Returns a place: `2nd`.
 pub fn ordinal(number: u32) -> String {
     let ending = match (number % 100, number % 10) {
@@ -233,15 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_has_tenths_while_they_matter() {
-        for (ms, text) in [
-            (350, "350ms"),
-            (3_890, "3.8s"),
-            (59_999, "59.9s"),
-            (61_000, "1m1s"),
-        ] {
-            assert_eq!(format_wait(Duration::from_millis(ms)), text);
-        }
+    fn a_place_has_its_ending() {
         let places = [1, 2, 3, 4, 11, 12, 13, 21, 22, 101, 111].map(ordinal);
         let places = places.join(" ");
         let expected = "1st 2nd 3rd 4th 11th 12th 13th 21st 22nd 101st 111th";

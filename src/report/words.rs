@@ -364,13 +364,11 @@ fn waiting_line_within(
     if columns(&line) <= width {
         return line;
     }
-    for (end, least) in [(full, ROOMY), (brief, LEAST)] {
-        let room = width.saturating_sub(columns(&start) + ", ".len() + columns(&end));
-        if room >= least {
-            return format!("{start}, {}{end}", truncate(&whom, room));
-        }
+    let room = width.saturating_sub(columns(&start) + ", ".len() + columns(&brief));
+    if room < LEAST {
+        return start + &turn;
     }
-    start + &turn
+    format!("{start}, {}{brief}", truncate(&whom, room))
 }
 
 /// Returns `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but always the time.
@@ -404,9 +402,8 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
     format!("Redis {} ({lasting})", truncate(what, room))
 }
 
-/// Least of a description that says anything, and of one beside which the prospects are in full, in columns.
+/// Least of a description that says anything, in columns.
 const LEAST: usize = 15;
-const ROOMY: usize = 40;
 
 #[cfg(test)]
 mod tests {

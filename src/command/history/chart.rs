@@ -7,9 +7,7 @@ use super::listing::ended;
 use crate::duration::milliseconds;
 use crate::pattern::natural_cmp;
 use crate::protocol::{HistoryEntry, HoldOutcome};
-use crate::report::{
-    client_in_words, command_line, describe_job, escaped, format_duration, truncate,
-};
+use crate::report::{client_in_words, describe_job, escaped, format_duration, truncate};
 
 /// Sizes in the picture's own units.
 const WIDTH: f64 = 1000.0;
@@ -32,13 +30,12 @@ text{font:13px system-ui,'DejaVu Sans',sans-serif;fill:#1f2328}\
 svg svg text{font-size:11px;fill:#fff}svg .waiting text{fill:#3d2e00}\
 .waiting{fill:#eac54f}.ok{fill:#1a7f37}.running{fill:#0969da}.failed{fill:#cf222e}";
 
-/// Classes of bars, in the order of the legend. A mark helps readers who don't see the colours.
-const LEGEND: [(&str, &str); 4] = [
-    ("waiting", "waiting"),
-    ("running", "running"),
-    ("ok", "ended well"),
-    ("failed", "\u{2717} ended badly"),
-];
+/// Meanings of the bars, below the picture. A mark helps readers who don't see the colours.
+const LEGEND: &str = "\
+<text class=\"waiting\" x=\"190\">\u{25a0}</text><text class=\"dim\" x=\"206\">waiting</text>
+<text class=\"running\" x=\"310\">\u{25a0}</text><text class=\"dim\" x=\"326\">running</text>
+<text class=\"ok\" x=\"430\">\u{25a0}</text><text class=\"dim\" x=\"446\">ended well</text>
+<text class=\"failed\" x=\"550\">\u{25a0}</text><text class=\"dim\" x=\"566\">\u{2717} ended badly</text>";
 
 /// A picture that is being drawn.
 struct Chart {
@@ -114,18 +111,16 @@ impl Chart {
         let who = &entry.who;
         let since = self.calendar.moment(entry.since_ms);
         let ran = format_duration(entry.ran(self.to_ms));
-        let job = who.reason.clone();
-        let job = job.unwrap_or_else(|| command_line(&who.command));
         let (class, mark) = match entry.outcome {
             HoldOutcome::Running => ("running", ""),
             outcome if outcome.is_success() => ("ok", ""),
             _ => ("failed", "\u{2717} "),
         };
-        let (client, work) = (client_in_words(who), describe_job(who));
+        let (client, job) = (client_in_words(who), describe_job(who));
         let (waited, end) = (format_duration(entry.waited), ended(entry, false));
         let fence = entry.hold.as_ref().map_or(0, |hold| hold.fence);
         let about = format!(
-            "{client}: {work}\nfence {fence}, from {since}\nwaited {waited}, ran {ran}: {end}"
+            "{client}: {job}\nfence {fence}, from {since}\nwaited {waited}, ran {ran}: {end}"
         );
         let queued_at = queued_at(entry);
         let mut bars = String::new();
@@ -134,11 +129,8 @@ impl Chart {
         }
         // By the server's clock it may have ended before it began, as that can be set.
         let until = entry.ended_ms.unwrap_or(self.to_ms).max(entry.since_ms);
-        bars += &self.bar(
-            class,
-            (entry.since_ms, until),
-            &format!("{mark}{job}, {ran}"),
-        );
+        let label = format!("{mark}{job}, {ran}");
+        bars += &self.bar(class, (entry.since_ms, until), &label);
         self.rows += &group(&about, &bars, who.url.as_deref());
     }
 
@@ -178,16 +170,12 @@ impl Chart {
                 format!("<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>\n");
             axis.extend([line, text("dim", x, bottom + 16.0, &moment)]);
         }
-        let mut legend = String::new();
-        for (number, (class, label)) in (0..).zip(LEGEND) {
-            let x = LABEL + 120.0 * f64::from(number);
-            legend += &text(class, x, bottom + 42.0, "\u{25a0}");
-            legend += &text("dim", x + 16.0, bottom + 42.0, label);
-        }
+        let legend = bottom + 42.0;
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\">\n\
              <title>redlock history</title>\n<style>{STYLE}</style>\n\
-             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n{}{axis}{}{legend}</svg>\n",
+             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n{}{axis}{}\
+             <g transform=\"translate(0 {legend})\">{LEGEND}</g></svg>\n",
             text("title", MARGIN, 32.0, &title),
             self.rows,
         )

@@ -109,7 +109,7 @@ impl Attempt<'_> {
     /// Takes in a lock that is ours.
     fn hold(&mut self, taken: Taken) {
         let (name, fence) = (self.claim.lock().name(), taken.fence);
-        let (verbosity, waited) = (self.verbosity(), report::format_wait(taken.waited));
+        let (verbosity, waited) = (self.verbosity(), report::format_duration(taken.waited));
         let line = format_args!("got \"{name}\" after {waited}");
         if taken.waited >= SHOWN_AFTER && report::has_terminal() {
             verbosity.info(line);
