@@ -71,7 +71,7 @@ impl Page {
         self.end();
         self.text.push('\n');
         (self.tag, self.hang) = (unescaped(tag), hang);
-        if self.tag.len() > hang {
+        if !tag.is_empty() && self.tag.len() >= hang {
             self.line("");
         }
     }
