@@ -1,7 +1,6 @@
 //! A server's report of itself: INFO, with settings from CONFIG GET. Pure.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
 /// Fields of `field:value` lines.
 #[derive(Default)]
@@ -15,22 +14,14 @@ impl Info {
         self.0.extend(fields);
     }
 
-    /// Returns a field, even if it is empty.
-    pub fn raw(&self, field: &str) -> Option<&str> {
+    pub fn text(&self, field: &str) -> Option<&str> {
         self.0.get(field).map(String::as_str)
     }
 
-    /// Returns a field that isn't empty.
-    pub fn text(&self, field: &str) -> Option<&str> {
-        self.raw(field).filter(|value| !value.is_empty())
-    }
-
-    pub fn number<T: FromStr>(&self, field: &str) -> Option<T> {
-        self.text(field)?.parse().ok()
-    }
-
-    pub fn is_on(&self, field: &str) -> bool {
-        self.text(field) == Some("1")
+    /// Returns a number; 0 if the field is none.
+    pub fn number(&self, field: &str) -> u64 {
+        let number = self.text(field).and_then(|text| text.parse().ok());
+        number.unwrap_or(0)
     }
 
     /// Returns the addresses of the connected replicas, and whether each is in sync:

@@ -25,7 +25,9 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::protocol::{Name, Who};
-use crate::report::{self, THIS_HOST_ONLY, escaped_json, has_colors, painted, print};
+use crate::report::{
+    self, THIS_HOST_ONLY, escaped_json, format_duration, has_colors, painted, print,
+};
 use crate::supervise::hook::HookTest;
 use crate::variables::EVENT;
 
@@ -64,15 +66,14 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
         });
         format!("{}\n", escaped_json(&json.to_string()))
     } else {
-        let prefix = &settings.locks.prefix;
-        let mut heading = format!("Redis at {place}, keys {prefix}*");
+        let (prefix, ttl) = (&settings.locks.prefix, format_duration(ttl));
+        let mut heading = format!("Redis at {place}, keys {prefix}*, TTL {ttl}");
         if settings.locks.are_local() {
             heading = format!("{THIS_HOST_ONLY}: {heading}");
         }
         let page = Page {
             heading: &heading,
             findings: &findings,
-            ttl,
             took,
             width: report::width(),
             verbosity: settings.verbosity,

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use super::finding::{Finding, GROUPS, Level, count, is_command, is_fit, short, undecided};
 use super::server::NO_CONNECTION;
-use crate::report::{Style, Verbosity, counted, escaped, format_duration, line_columns, wrapped};
+use crate::report::{Style, Verbosity, counted, escaped, line_columns, wrapped};
 
 /// A report.
 pub struct Page<'a> {
-    /// Server and prefix.
+    /// Server, prefix and TTL.
     pub heading: &'a str,
     pub findings: &'a [Finding],
-    pub ttl: Duration,
     pub took: Duration,
     /// Width of the terminal; without one no line is broken.
     pub width: Option<usize>,
@@ -29,8 +28,7 @@ impl Page<'_> {
         let mut lines = Vec::new();
         let is_quiet = self.verbosity == Verbosity::Quiet;
         if !is_quiet {
-            let ttl = format!(", TTL {}", format_duration(self.ttl));
-            lines.push(Style::Bold.paint(&escaped(self.heading)) + &ttl);
+            lines.push(Style::Bold.paint(&escaped(self.heading)));
         }
         for (group, heading, _) in GROUPS {
             let is_shown = |it: &&Finding| it.group == group && self.shows(it.level);
@@ -142,9 +140,8 @@ mod tests {
 
     fn page(findings: &[Finding], width: Option<usize>, verbosity: Verbosity) -> String {
         let page = Page {
-            heading: "Redis at h",
+            heading: "Redis at h, TTL 30s",
             findings,
-            ttl: Duration::from_secs(30),
             took: Duration::ZERO,
             width,
             verbosity,

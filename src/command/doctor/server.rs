@@ -3,6 +3,8 @@
 //! All questions end at one moment at the latest. If one fails, doctor still asks those that don't depend on it, over a
 //! new connection.
 
+mod replicas;
+
 use std::iter::repeat;
 use std::time::{Duration, Instant};
 
@@ -23,12 +25,6 @@ pub const NO_CONNECTION: &str = "there is no connection";
 
 /// Longest wait for a sentinel.
 const SENTINEL_WITHIN: Duration = Duration::from_millis(700);
-
-/// Longest `repl-timeout` with which a replica soon follows again after a cut, in seconds.
-const REPL_TIMEOUT: u64 = 10;
-
-/// Fix for too few replicas.
-const START: &str = "start a replica (replicaof; on a cluster, redis-cli --cluster add-node)";
 
 /// Part of maxmemory above which a server is nearly full, in percent.
 const NEARLY_FULL: u64 = 90;
@@ -171,47 +167,6 @@ impl Server<'_> {
         [connection, tls]
     }
 
-    /// Judges whether the sentinels agree on the primary, and can replace it.
-    fn sentinels(&mut self, name: &str, votes: Vec<Result<Vote, Error>>) -> Finding {
-        let all = votes.len();
-        let (answers, errors): (Vec<_>, Vec<_>) = votes.into_iter().partition(Result::is_ok);
-        self.votes = answers.into_iter().flatten().collect();
-        // A wrong name or password says more than silence.
-        let errors = errors.iter().filter_map(|vote| vote.as_ref().err());
-        let error = errors.min_by_key(|error| error.kind == ErrorKind::Unreachable);
-        let Some(first) = self.votes.first() else {
-            return error.map_or(unknown(NO_CONNECTION), |error| self.failure(error));
-        };
-        let up = first.replicas.iter();
-        let up = up.filter(|it| !it.is_down && it.priority > 0);
-        self.listed = up.map(|it| it.address.clone()).collect();
-        let primary = &first.address;
-        let message = format!("{} of {all} agree on {primary}", self.votes.len());
-        let total = self.votes.iter().map(|it| it.sentinels).max();
-        let most = total.unwrap_or(all) / 2 + 1;
-        let is_low = |it: &&Vote| it.quorum.is_some_and(|quorum| quorum < most);
-        if let Some(other) = self.votes.iter().find(|it| it.address != *primary) {
-            let (one, other, another) = (&first.by, &other.by, &other.address);
-            let dispute = format!("{one} says {name} is {primary}, but {other} says {another}");
-            let fix = "if this lasts longer than a failover, see the sentinels' logs";
-            fail(dispute, fix)
-        } else if let Some(error) = error {
-            let message = format!("{message}: {}", error.message());
-            warn(message, error.next_step(false))
-        } else if let Some(Vote { by, .. }) = self.votes.iter().find(is_low) {
-            let loss = format!("{by} has a quorum below {most}: a minority may start a failover");
-            let set = ["SENTINEL", "SET", name, "quorum", &most.to_string()];
-            let fix = RedisCli::admin_line(&self.locks.witness_clis(), &[&set], None);
-            warn(loss, fix)
-        } else if let Some(Vote { by, .. }) = self.votes.iter().find(|it| it.is_tilted) {
-            let loss = format!("{by} is in TILT mode, as its clock jumped: no failover begins");
-            let fix = "slew that host's clock (chrony, ntpd): TILT ends 30s after the last jump";
-            warn(loss, fix)
-        } else {
-            ok(message)
-        }
-    }
-
     /// Asks one question. A refusal is an error, too.
     fn ask(&mut self, words: &[&str]) -> Result<Vec<String>, Error> {
         let mut replies = self.client.ask(&[words], self.until)?;
@@ -297,79 +252,10 @@ impl Server<'_> {
         finding.with(json!({"role": role}))
     }
 
-    fn replicas(&self) -> Finding {
-        let replicas = self.info.replicas();
-        let online = replicas.iter().filter(|(_, is_online)| *is_online);
-        let (online, all) = (online.count(), replicas.len());
-        let needed = match self.quorum {
-            Some(Quorum::All) => 1,
-            Some(Quorum::AtLeast(number)) => usize::try_from(number).unwrap_or(usize::MAX),
-            None => 0,
-        };
-        let fails_over = self.locks.deployment.may_fail_over();
-        let named = self.votes.first().map_or(&[][..], |vote| &vote.replicas);
-        let priorities = || named.iter().map(|it| it.priority).filter(|it| *it > 0);
-        let timeout = self.info.number("repl-timeout").unwrap_or(0);
-        let finding = if self.quorum == Some(Quorum::All) && !fails_over {
-            let need = "REDLOCK_SYNC=all needs Sentinel or Redis Cluster, which list the replicas";
-            fail(need, "use their URL, or a number: REDLOCK_SYNC=1")
-        } else if online < needed {
-            let need = format!("{online} in sync; REDLOCK_SYNC needs {needed}: no run starts");
-            fail(need, format!("{START}, or lower REDLOCK_SYNC"))
-        } else if all == 0 && fails_over {
-            warn("none: nothing takes over if this server dies", START)
-        } else if all == 0 {
-            moot("none")
-        } else if online < all {
-            let fix = "see that replica's log, and the network between it and the primary";
-            let loss = "a failover to another one loses locks";
-            warn(format!("{online} of {all} in sync: {loss}"), fix)
-        } else if let Some(finding) = self.misnamed(&replicas) {
-            finding
-        } else if priorities().min() != priorities().max() {
-            let loss = "the replica-priorities differ: a failover may prefer a replica that lags";
-            warn(loss, self.config_set("replica-priority", "100"))
-        } else if self.quorum == Some(Quorum::All) && timeout > REPL_TIMEOUT {
-            let loss = "repl-timeout is over 10s: a replica that was cut off confirms that late";
-            let fix = self.config_set("repl-timeout", &REPL_TIMEOUT.to_string());
-            warn(loss, fix)
-        } else {
-            ok(format!("{online} in sync"))
-        };
-        finding.with(json!({"replicas": all}))
-    }
-
-    /// Finds a replica that the primary knows by another address than the sentinels or the cluster.
-    fn misnamed(&self, connected: &[(String, bool)]) -> Option<Finding> {
-        let mut connected = connected.iter().map(|(address, _)| address);
-        let is_needed = self.quorum == Some(Quorum::All);
-        let is_missing = |it: &&String| is_needed && !connected.clone().any(|other| other == *it);
-        let missing = self.listed.iter().find(is_missing)?;
-        let named = self.votes.iter().flat_map(|vote| &vote.replicas);
-        let is_named = |it: &String| named.clone().any(|other| other.address == *it);
-        let other = connected.find(|it| !self.listed.contains(it) && !is_named(it))?;
-        let (host, port) = missing.rsplit_once(':')?;
-        let has_number = other.starts_with(|first: char| first.is_ascii_digit() || first == '[');
-        let fix = if has_number || self.votes.is_empty() {
-            let host = ["CONFIG", "SET", "replica-announce-ip", host];
-            let port = ["CONFIG", "SET", "replica-announce-port", port];
-            // The replica tells its address when it connects.
-            let again = ["CLIENT", "KILL", "TYPE", "master"];
-            let at = [self.redis_cli.at(missing)];
-            let note = Some("and in its redis.conf");
-            RedisCli::admin_line(&at, &[&host, &port, &again], note)
-        } else {
-            let set = ["SENTINEL", "CONFIG", "SET", "announce-hostnames", "yes"];
-            RedisCli::admin_line(&self.locks.witness_clis(), &[&set], None)
-        };
-        let message = format!("{other} is connected, but {missing} is listed: no run starts");
-        Some(fail(message, fix))
-    }
-
     fn cluster(&self) -> Finding {
         let prefix = &self.locks.prefix;
         match self.locks.hash_slot() {
-            _ if !self.info.is_on("cluster_enabled") => moot("not a cluster"),
+            _ if self.info.number("cluster_enabled") == 0 => moot("not a cluster"),
             Some(slot) => ok(format!("the prefix {prefix} keeps all keys in slot {slot}")),
             None => fail(
                 format!("the prefix {prefix} has no hash tag, so its keys are on several nodes"),
@@ -382,9 +268,8 @@ impl Server<'_> {
         let Some(policy) = self.info.text("maxmemory_policy") else {
             return unknown("INFO has no maxmemory_policy");
         };
-        let number = |field| self.info.number::<u64>(field).unwrap_or(0);
-        let used = number("used_memory").saturating_mul(100);
-        let used = used.checked_div(number("maxmemory"));
+        let used = self.info.number("used_memory").saturating_mul(100);
+        let used = used.checked_div(self.info.number("maxmemory"));
         let usage = used.map_or("no maxmemory".into(), |it| format!("{it}% of maxmemory"));
         let state = format!("{policy}; {usage}");
         let fix = || self.config_set("maxmemory-policy", "noeviction");
@@ -400,13 +285,13 @@ impl Server<'_> {
             ),
             (_, Some(_)) => fail(format!("{state}: a full server evicts locks"), fix()),
         };
-        let evicted = number("evicted_keys");
+        let evicted = self.info.number("evicted_keys");
         finding.with(json!({"policy": policy, "evicted_keys": evicted}))
     }
 
     fn persistence(&self) -> Finding {
         let fails = |field| self.info.text(field) == Some("err");
-        let is_logged = self.info.is_on("aof_enabled");
+        let is_logged = self.info.number("aof_enabled") == 1;
         let supervisor = self.info.text("process_supervised");
         let is_supervised = matches!(supervisor, Some("systemd" | "upstart"));
         let append = || self.config_set("appendonly", "yes");
@@ -421,7 +306,7 @@ impl Server<'_> {
                 Some("no") => "append-only file (no fsync): a crash may forget the last 30s",
                 _ => "append-only file",
             })
-        } else if self.info.raw("save") != Some("") {
+        } else if self.info.text("save") != Some("") {
             let loss = "snapshots at most: a crash forgets locks since the last snapshot";
             warn(loss, append())
         } else if is_supervised && !self.info.replicas().is_empty() {
@@ -493,8 +378,8 @@ impl Server<'_> {
         all.extend(self.listed.iter().map(|it| self.redis_cli.at(it)));
         let set = ["CONFIG", "SET", name, value];
         match self.info.text("config_file") {
+            None | Some("") => RedisCli::admin_line(&all, &[&set], Some("and in redis.conf")),
             Some(_) => RedisCli::admin_line(&all, &[&set, &["CONFIG", "REWRITE"]], None),
-            None => RedisCli::admin_line(&all, &[&set], Some("and in redis.conf")),
         }
     }
 
@@ -551,78 +436,4 @@ impl Server<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::protocol::Access;
-
-    /// Returns a finding by a server's INFO, as `LEVEL: MESSAGE`.
-    fn judged(url: &str, info: &str, judge: fn(&mut Server) -> Finding) -> String {
-        let access = Access {
-            url,
-            timeout: Duration::from_secs(1),
-            ..Access::default()
-        };
-        let locks = Locks::new(access, None, 0).unwrap();
-        let mut server = Server {
-            client: locks.client(),
-            redis_cli: locks.server().redis_cli(),
-            place: locks.to_string(),
-            findings: Vec::new(),
-            until: Instant::now(),
-            connected: Ok(Duration::ZERO),
-            info: Info::default(),
-            quorum: None,
-            votes: Vec::new(),
-            listed: Vec::new(),
-            locks: &locks,
-        };
-        server.info.add(&info.replace(' ', "\n"));
-        let finding = judge(&mut server);
-        format!("{:?}: {}", finding.level, finding.message)
-    }
-
-    // The methods take one lifetime each, and the closures any.
-    #[allow(clippy::redundant_closure_for_method_calls)]
-    #[test]
-    fn servers_that_no_test_starts_are_judged_by_their_info() {
-        let single = "redis://h";
-        let role = |info: &str| judged(single, info, |it| it.role());
-        let both = "Fail: a writable replica of h:1: both grant the same lock";
-        let active = "role:active-replica master_host:h master_port:1";
-        assert_eq!(role(active), both);
-        let other = active.replace("active-replica", "master active_replica:1");
-        assert_eq!(role(&other), both);
-        assert_eq!(role(""), "Unknown: INFO has no role");
-        let kind = |info: &str| judged(single, info, |it| it.kind());
-        let keydb = "redis_version:6 mvcc_depth:0";
-        assert_eq!(kind(keydb), "Ok: KeyDB 6, standalone");
-        let valkey = "valkey_version:8 redis_version:7 server_mode:cluster";
-        assert_eq!(kind(valkey), "Ok: Valkey 8, cluster");
-        let kept = |info: &str| judged(single, info, |it| it.persistence());
-        let copied = "save: slave0:ip=a,port=1,state=online process_supervised:systemd";
-        assert!(kept(copied).starts_with("Fail: none, and a supervisor restarts the server"));
-        assert!(kept(&copied.replace("systemd", "no")).starts_with("Warn: none"));
-        assert!(kept("").starts_with("Warn: snapshots at most"));
-        let log = "aof_enabled:1 appendfsync:everysec";
-        assert!(kept(log).ends_with("a crash may forget the last second"));
-        let failing = "aof_enabled:1 aof_last_write_status:err";
-        assert!(kept(failing).starts_with("Warn: the last write to the disk failed"));
-        let replicas = |url: &str| judged(url, "", |it| it.replicas());
-        assert_eq!(replicas(single), "Moot: none");
-        assert!(replicas("redis-sentinel://h/m").starts_with("Warn: none"));
-        let one = "slave0:ip=a,port=1,state=online,lag=0 connected_slaves:1 repl-timeout:";
-        let synced = |timeout: &str| {
-            judged("redis-cluster://h", &format!("{one}{timeout}"), |it| {
-                it.quorum = Some(Quorum::All);
-                it.listed = vec!["a:1".into()];
-                it.replicas()
-            })
-        };
-        assert_eq!(synced("10"), "Ok: 1 in sync");
-        assert!(synced("11").starts_with("Warn: repl-timeout is over 10s"));
-        let evicts = |info: &str| judged(single, info, |it| it.eviction());
-        let full = "maxmemory_policy:noeviction maxmemory:100 used_memory:90";
-        assert!(evicts(full).starts_with("Warn: noeviction; 90% of maxmemory"));
-        assert!(evicts(&full.replace("90", "89")).starts_with("Ok: "));
-    }
-}
+mod tests;
