@@ -46,7 +46,8 @@ pub fn plain(page: &str) -> String {
             Some(("PP" | "sp", _)) => plain.begin(0, ""),
             Some(("TP", _)) => {
                 let tag = lines.next().unwrap_or_default();
-                plain.begin(INDENT, tag.strip_prefix(".B ").unwrap_or(tag));
+                let words = tag.strip_prefix(".B ").or(tag.strip_prefix(".I "));
+                plain.begin(INDENT, words.unwrap_or(tag));
             }
             // The width of the tag follows it.
             Some(("IP", tag)) => plain.begin(INDENT, tag.split(' ').next().unwrap_or_default()),
