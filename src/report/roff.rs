@@ -92,9 +92,9 @@ impl Page {
         let room = WIDTH - INDENT - self.hang;
         let room = (!self.is_verbatim).then_some(room);
         if !words.is_empty() || !self.tag.is_empty() {
-            wrapped(&words, room)
-                .into_iter()
-                .for_each(|part| self.line(part));
+            for part in wrapped(&words, room) {
+                self.line(part);
+            }
         }
     }
 

@@ -233,7 +233,7 @@ impl<'a> Screen<'a> {
         let mut by = client_in_words(who);
         // A person on call wants the host and the process of a CI job, too.
         if who.known_as.is_some() {
-            by += &format!(", {}@{} (pid {})", who.user, who.host, who.pid);
+            by = format!("{by}, {}@{} (pid {})", who.user, who.host, who.pid);
         }
         let lasting = format_duration(lock.since(holder.since_ms));
         let line = format!("{by} for {lasting}{}", note(lock, holder));

@@ -142,7 +142,7 @@ fn holding(view: (&Inspected, Option<usize>), hold: &Hold) -> Row {
     };
     let mut age = format_duration(lock.since(holder.since_ms));
     if let Some(usual) = lock.usual.filter(|_| is_wide && holder.kept.is_none()) {
-        age += &format!(" (usually {})", format_duration(usual));
+        age = format!("{age} (usually {})", format_duration(usual));
     }
     let client = (&holder.who, &*age, &*hold.id);
     Row::about(view, (style, &mode), client, &note)
