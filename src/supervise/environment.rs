@@ -1,12 +1,11 @@
 //! The variables by which a job knows its locks: a run and an acquire write them, and the commands of
 //! the job read them.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::protocol::{Name, Token};
-use crate::variables::{GUARD, HELD, JSON, NAME, TOKEN};
+use crate::variables::{GUARD, HELD, NAME, TOKEN};
 
 /// Variables for what works under the locks.
 pub type Environment = Vec<(&'static str, OsString)>;
@@ -129,36 +128,4 @@ fn entries(held: &[u8]) -> impl Iterator<Item = Option<JobHold>> {
             is_reentered: entry[middle] == b'~',
         })
     })
-}
-
-/// The line of JSON that each call of a hook was told, which nothing has in its environment but what that call has started.
-static TOLD: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
-
-/// Locks what is known of hooks, so that no other thread has it locked at a fork: the lock would stay so in the child.
-pub fn lock_hooks() -> MutexGuard<'static, Vec<Vec<u8>>> {
-    TOLD.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn is_line(variable: &[u8]) -> bool {
-    let value = variable.strip_prefix(JSON.as_bytes());
-    value.is_some_and(|value| value.starts_with(b"="))
-}
-
-/// A hook is called with these variables.
-pub fn know_hook(variables: &[CString]) {
-    let variables = variables.iter().map(|text| text.to_bytes());
-    lock_hooks().extend(variables.filter(|text| is_line(text)).map(<[u8]>::to_vec));
-}
-
-/// Whether a hook was called.
-pub fn has_called_hook() -> bool {
-    !lock_hooks().is_empty()
-}
-
-/// Whether an environment, as `NAME=value` texts that end with a zero byte, is that of a hook which was called. Such a process
-/// is no part of COMMAND, also where what attended to it has died.
-pub fn is_of_hook(environment: &[u8]) -> bool {
-    let told = lock_hooks();
-    let mut variables = environment.split(|&byte| byte == 0);
-    variables.any(|variable| is_line(variable) && told.iter().any(|line| line == variable))
 }

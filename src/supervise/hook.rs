@@ -19,8 +19,8 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use super::HeldLocks;
-use super::environment::{self, list_of};
-use super::tree::{self, Tree};
+use super::environment::list_of;
+use super::tree::Tree;
 use crate::clock::now;
 use crate::decide::exit::Exit;
 use crate::protocol::{Name, Who};
@@ -93,11 +93,10 @@ impl Hook<'_> {
         let script = CString::new(self.script)?;
         let words = [c"sh".into(), c"-c".into(), c"--".into(), script];
         let variables = self.environment(news)?;
-        environment::know_hook(&variables);
         // For a moment whoever forks has the name of its child, and redlock's main thread must not be taken for that.
         let forking = sys::start_thread("hook", sys::USUAL_STACK, move || {
             let work = |result: File| attend(result, &words, &variables);
-            let _ = tree::fork_apart(sys::HOOK, result, work);
+            let _ = sys::fork_apart(sys::HOOK, result, work);
         })?;
         let _ = forking.join();
         Ok(())

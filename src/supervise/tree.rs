@@ -7,17 +7,15 @@
 //! end when what they watch has ended.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::CStr;
 use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nix::unistd::{Pid, getsid};
 
 use crate::clock::{Moment, now};
-use crate::supervise::environment::{Origin, has_called_hook, is_of_hook, lock_hooks, origin_of};
+use crate::supervise::environment::{Origin, origin_of};
 use crate::supervise::procfs::{
-    Execution, FIRST, Process, Stat, children, could_not_look, environment, has_own_proc, is_alive,
+    Execution, FIRST, Process, Stat, children, could_not_look, environment, is_alive,
     is_of_our_user, is_there, limit_of, processes, sees_all,
 };
 use crate::sys;
@@ -257,7 +255,7 @@ impl Tree {
     }
 
     /// Returns whether a child of this parent, which is the root or a member, is part of the tree. Others were there before,
-    /// were started by what was, or are what a command that works for redlock itself has left behind.
+    /// were started by what was, or work for redlock itself.
     fn is_member(&self, parent: Pid, child: Pid) -> bool {
         // The watchdog of a redlock that dies may become a child of its main thread for a moment.
         if child == Pid::this() {
@@ -268,11 +266,7 @@ impl Tree {
             let was_there = parent == self.root && self.earlier_hidden.contains(&child);
             return !was_there;
         };
-        let works_for_us = || {
-            let may_work = self.is_ours && has_called_hook();
-            may_work && environment(child).is_ok_and(|text| is_of_hook(&text))
-        };
-        if stat.is_keeper() || self.was_there_before(stat.process()) || works_for_us() {
+        if stat.is_keeper() || self.was_there_before(stat.process()) {
             return false;
         }
         let is_command = self.evidence.command == Some(child);
@@ -358,20 +352,6 @@ impl Tree {
     }
 }
 
-/// Forks as [`sys::fork_apart`] does, with nothing half done: a lock that another thread has at a fork, or something that it
-/// is just initializing, stays so in the child for ever.
-///
-/// # Errors
-/// Those of [`sys::fork_apart`].
-pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Result<Pid> {
-    has_own_proc();
-    let hooks = lock_hooks();
-    sys::fork_apart(name, kept, |kept| {
-        drop(hooks);
-        work(kept);
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -414,30 +394,5 @@ mod tests {
         }
         assert!(members.contains(&pid(&after)), "{members:?}");
         assert!(!members.contains(&pid(&before)), "{members:?}");
-    }
-
-    #[test]
-    fn a_forked_process_finds_no_lock_taken() {
-        use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-        let (taken, is_taken) = std::sync::mpsc::channel();
-        let holder = std::thread::spawn(move || {
-            let hooks = lock_hooks();
-            taken.send(()).unwrap();
-            std::thread::sleep(Duration::from_millis(200));
-            drop(hooks);
-        });
-        is_taken.recv().unwrap();
-        let null = std::fs::File::open("/dev/null").unwrap();
-        let child = fork_apart(c"test", null, |_| drop(lock_hooks())).unwrap();
-        holder.join().unwrap();
-        let until = now() + Duration::from_secs(60);
-        while now() < until {
-            match waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap() {
-                WaitStatus::StillAlive => std::thread::sleep(Duration::from_millis(5)),
-                status => return assert_eq!(status, WaitStatus::Exited(child, 0)),
-            }
-        }
-        sys::kill_and_reap(child);
-        panic!("it waits for a lock for ever");
     }
 }

@@ -25,7 +25,6 @@ use crate::supervise::child::Child;
 use crate::supervise::process::ProcessFd;
 use crate::supervise::procfs::Process;
 use crate::supervise::renewer::{OnRenewal, Renewer};
-use crate::supervise::tree;
 use crate::sys::poll::{self, readable};
 use crate::sys::{self, WATCHDOG};
 
@@ -119,7 +118,7 @@ impl Watchdog {
             looked: None,
         };
         renewer.call(Box::new(move || {
-            if let Ok(pid) = tree::fork_apart(WATCHDOG, its, |pipe| watch.run(&pipe)) {
+            if let Ok(pid) = sys::fork_apart(WATCHDOG, its, |pipe| watch.run(&pipe)) {
                 let _ = announce.send(pid);
             }
             None

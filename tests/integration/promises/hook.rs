@@ -368,27 +368,6 @@ fn a_hook_is_no_part_of_commands_tree() {
 }
 
 #[test]
-fn a_hook_that_loses_the_process_that_attends_to_it_delays_nothing_either() {
-    let redis = Redis::start();
-    let (path, mut pipe, _open) = pipe(&redis, "pipe");
-    let works = "setsid sh -c 'echo $$ >&9; exec sleep 600' & wait";
-    let hook =
-        format!("test $REDLOCK_EVENT = acquired || exit; exec 9>{path}; echo $PPID >&9; {works}");
-    let mut gate = Gate::new(&redis);
-    let script = "echo ready; read -r go <~/gate; exit 3";
-    let mut run = redis.run("--with-children a", script);
-    let run = Running::ready(run.env("REDLOCK_HOOK", &hook));
-    let [attends, works] = [(); 2].map(|()| pipe.pid_after(""));
-    send(attends, libc::SIGKILL);
-    // The hook's script is a child of redlock from then on.
-    wait_until("it is gone", || !is_alive(attends));
-    gate.open();
-    run.finish().assert_code(3);
-    assert!(is_alive(works));
-    send(works, libc::SIGKILL);
-}
-
-#[test]
 fn an_orphan_that_looks_like_a_hooks_dies_with_command() {
     let redis = Redis::start();
     // Without the lock's token, in a session of its own, and with a variable of every hook.
