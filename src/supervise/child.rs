@@ -155,7 +155,7 @@ impl Child {
     /// left of its tree when it has ended.
     pub fn forward(&self, signal: i32) -> Refused {
         if self.reaped {
-            return self.signal_tree(&[], None, |_| signal);
+            return self.signal_tree(None, |_| signal);
         }
         // A COMMAND that shares our group may have made one of its own since, as timeout(1) does.
         let to = if self.own_group || self.group() == Some(self.pid) {
@@ -181,7 +181,7 @@ impl Child {
     pub fn forward_outside(&self, signal: i32) -> Refused {
         if self.reaped {
             let outside = |pid| if is_in_our_group(pid) { 0 } else { signal };
-            self.signal_tree(&[], None, outside)
+            self.signal_tree(None, outside)
         } else if self.is_outside() {
             self.forward(signal)
         } else {
@@ -247,8 +247,8 @@ impl Child {
             let is_stopped = Stat::read(pid).is_some_and(|stat| stat.is_stopped);
             if is_stopped { sys::SIGCONT } else { 0 }
         };
-        let mut not_permitted = self.signal_tree(&self.tree.found, kill_at, asks);
-        not_permitted.extend(self.signal_tree(&self.tree.found, kill_at, wakes));
+        let mut not_permitted = self.signal_tree(kill_at, asks);
+        not_permitted.extend(self.signal_tree(kill_at, wakes));
         not_permitted.sort();
         not_permitted.dedup();
         not_permitted
@@ -257,7 +257,7 @@ impl Child {
     /// Asks those of the tree to terminate that did not take the INT of the child's group: they are of
     /// another one, or ignore it.
     pub fn terminate_others(&self) -> Refused {
-        self.signal_tree(&[], None, |pid| {
+        self.signal_tree(None, |pid| {
             let ignores_it = || Stat::read(pid).is_some_and(|stat| stat.ignores(SIGINT));
             // That group is ours, or the one that the child has led.
             let is_of_it = || getpgid(Some(pid)) == Ok(self.pid) || is_in_our_group(pid);
@@ -271,12 +271,11 @@ impl Child {
     pub fn kill(&self) -> Refused {
         self.kill_group();
         // To look for all of a large tree takes longer than to kill what was found before.
-        let members = self.tree.found.iter();
-        for process in members.filter(|process| process.is_alive()) {
-            let _ = sys::kill(process.pid, sys::SIGKILL);
+        for process in &self.tree.found {
+            process.signal(sys::SIGKILL);
         }
         self.tree.stop_all();
-        self.signal_tree(&[], None, |_| sys::SIGKILL)
+        self.signal_tree(None, |_| sys::SIGKILL)
     }
 
     /// Kills the child's process group, where it has its own: the kernel lets nothing of it escape.
@@ -291,34 +290,24 @@ impl Child {
     pub fn kill_orphans(&mut self) -> usize {
         // A group has its number as long as one is in it, and the child was alive a moment ago.
         let group = (self.own_group && !self.reaped).then_some(self.pid);
-        let signal_all = |processes: &[Process], signal| {
-            let alive = processes.iter().filter(|process| process.is_alive());
-            alive
-                .filter(|process| sys::kill(process.pid, signal).is_ok())
-                .count()
+        let signal_all = |tree: &Tree, signal| {
+            let all = tree.found.iter();
+            all.filter(|process| process.signal(signal)).count()
         };
         // What is stopped forks no more, and what it has forked keeps its parent until it is found.
-        while let Ok((found, _)) = self.tree.scan(group, None, None) {
-            signal_all(&found, sys::SIGSTOP);
-            let is_all = found
-                .iter()
-                .all(|process| self.tree.found.contains(process));
-            self.tree.found = found;
-            if is_all {
-                break;
+        loop {
+            let before = self.tree.found.len();
+            let is_listed = self.tree.scan(group, None, None).is_ok();
+            signal_all(&self.tree, sys::SIGSTOP);
+            if !is_listed || self.tree.found.len() == before {
+                return signal_all(&self.tree, sys::SIGKILL);
             }
         }
-        signal_all(&self.tree.found, sys::SIGKILL)
     }
 
-    /// Sends the child, these `earlier` members of its tree, and each member that is found until then the signal that it is to
-    /// get; 0 only asks whether we may.
-    fn signal_tree(
-        &self,
-        earlier: &[Process],
-        until: Option<Moment>,
-        signal: impl Fn(Pid) -> i32,
-    ) -> Refused {
+    /// Sends the child, and each member of its tree that was noted or is found until then, the signal that it is to get; 0 only
+    /// asks whether we may.
+    fn signal_tree(&self, until: Option<Moment>, signal: impl Fn(Pid) -> i32) -> Refused {
         let mut reached = HashSet::new();
         let mut not_permitted = Vec::new();
         let mut send = |pid: Pid| {
@@ -331,9 +320,9 @@ impl Child {
             send(self.pid);
         }
         let in_time = |_: &&Process| until.is_none_or(|until| now() < until);
-        let earlier = earlier.iter().take_while(in_time);
-        for process in earlier.filter(|process| process.is_alive()) {
-            send(Pid::from_raw(process.pid));
+        let noted = self.tree.found.iter().take_while(in_time);
+        for process in noted.filter(|process| process.is_alive()) {
+            send(process.pid);
         }
         self.tree.visit(until, send);
         not_permitted

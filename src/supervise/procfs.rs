@@ -56,22 +56,32 @@ pub fn is_alive(pid: Pid) -> bool {
 }
 
 /// A process, identified by its pid and the time of its start, as the pid may be reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Process {
-    pub pid: i32,
-    pub started: Duration,
+    pub pid: Pid,
+    /// `None` if it may not be looked at.
+    pub started: Option<Duration>,
 }
 
 impl Process {
-    /// The process that has this pid now, if any.
+    /// Returns the process that has this pid now, if any.
     pub fn read(pid: Pid) -> Option<Self> {
-        Some(Stat::read(pid)?.process())
+        let started = Stat::read(pid).map(|stat| stat.started);
+        (started.is_some() || is_there(pid)).then_some(Self { pid, started })
     }
 
-    /// Whether it still has that pid, and has not ended.
+    /// Returns true if the process still has that pid, and has not ended. A process that may no longer be looked at has
+    /// executed a program of another user.
     pub fn is_alive(&self) -> bool {
-        let stat = Stat::read(Pid::from_raw(self.pid));
-        stat.is_some_and(|stat| stat.started == self.started && !stat.has_ended)
+        match Stat::read(self.pid) {
+            Some(stat) => stat.process() == *self && !stat.has_ended,
+            None => is_there(self.pid),
+        }
+    }
+
+    /// Sends a signal to the process, unless it has ended.
+    pub fn signal(&self, signal: i32) -> bool {
+        self.is_alive() && sys::kill(self.pid.as_raw(), signal).is_ok()
     }
 }
 
@@ -214,8 +224,8 @@ impl Stat {
     /// Returns the identity of the process.
     pub fn process(&self) -> Process {
         Process {
-            pid: self.pid.as_raw(),
-            started: self.started,
+            pid: self.pid,
+            started: Some(self.started),
         }
     }
 

@@ -33,8 +33,8 @@ pub struct Tree {
     since: Moment,
     /// The children that the root had by then: start times have a resolution of only 10 ms.
     earlier: Vec<Process>,
-    /// Those of them that may not be looked at. Their numbers are theirs until they are reaped.
-    earlier_hidden: Vec<Pid>,
+    /// The root, which isn't this process, has ended: its number may be another process's.
+    root_has_ended: bool,
     /// The members that the last looks have noted.
     pub found: Vec<Process>,
     /// How an orphan of COMMAND is told from one of those.
@@ -74,13 +74,8 @@ impl Tree {
     }
 
     fn note_earlier(&mut self) {
-        for child in children(self.root, self.is_ours) {
-            match Process::read(child) {
-                Some(process) => self.earlier.push(process),
-                None if is_there(child) => self.earlier_hidden.push(child),
-                None => {}
-            }
-        }
+        let children = children(self.root, self.is_ours);
+        self.earlier = children.into_iter().filter_map(Process::read).collect();
     }
 
     fn of(root: Pid, since: Moment) -> Self {
@@ -90,7 +85,7 @@ impl Tree {
             session: getsid(Some(root)).map_or(0, Pid::as_raw),
             since,
             earlier: Vec::new(),
-            earlier_hidden: Vec::new(),
+            root_has_ended: false,
             found: Vec::new(),
             evidence: Evidence::default(),
         }
@@ -103,19 +98,19 @@ impl Tree {
     /// does so within the microseconds until the signal is sent.
     ///
     /// A tree may be large: those are shown that are found until then. Whether these are all.
-    pub fn visit(&self, until: Option<Moment>, visit: impl FnMut(Pid)) -> bool {
-        self.visit_below(&[self.root], until, visit)
-    }
-
-    /// Visits what descends from these, each of which is the root or a member. Below others nothing is looked for.
-    pub fn visit_below(
-        &self,
-        roots: &[Pid],
-        until: Option<Moment>,
-        mut visit: impl FnMut(Pid),
-    ) -> bool {
-        let mut seen: HashSet<Pid> = roots.iter().copied().collect();
-        let mut parents = roots.to_vec();
+    pub fn visit(&self, until: Option<Moment>, mut visit: impl FnMut(Pid)) -> bool {
+        let mut seen = HashSet::from([self.root]);
+        let mut parents = vec![self.root];
+        if self.root_has_ended {
+            parents.clear();
+        }
+        // Orphans below another root become children of another process.
+        let noted = self.found.iter().filter(|_| !self.is_ours);
+        for process in noted.filter(|process| process.is_alive()) {
+            seen.insert(process.pid);
+            visit(process.pid);
+            parents.push(process.pid);
+        }
         let mut next = 0;
         while let Some(&parent) = parents.get(next) {
             next += 1;
@@ -132,8 +127,8 @@ impl Tree {
         true
     }
 
-    /// Notes all members but the root that are found until then and may be looked at: when their parents have ended, that
-    /// may be hard. Returns whether there was time to find all.
+    /// Notes all members but the root that are found until then: when their parents have ended, that may be hard. Returns
+    /// whether there was time to find all.
     pub fn note(&mut self, until: Option<Moment>) -> bool {
         let mut members = Vec::new();
         let is_whole = self.visit(until, |pid| members.extend(Process::read(pid)));
@@ -156,9 +151,11 @@ impl Tree {
         !children.is_empty() && !members.any(|&child| self.is_member(self.root, child))
     }
 
-    /// A child of ours was reaped: its number may be another's from now on.
+    /// The root has ended, or a child of ours was reaped: its number may be another's from now on.
     pub fn forget(&mut self, child: Pid) {
-        self.earlier_hidden.retain(|&pid| pid != child);
+        self.root_has_ended |= child == self.root;
+        let is_other = |process: &Process| process.started.is_some() || process.pid != child;
+        self.earlier.retain(is_other);
         self.evidence.command = self.evidence.command.filter(|&command| command != child);
     }
 
@@ -187,18 +184,18 @@ impl Tree {
         left
     }
 
-    /// Finds what is certain to be of the tree even if its parent has ended: what was noted before, what has COMMAND's mark in
+    /// Notes what is certain to be of the tree even if its parent has ended: what was noted before, what has COMMAND's mark in
     /// its environment, what is in this group that COMMAND has led, what was forked `by` this execution since (but not by what
-    /// it had forked before), and what descends from these. Returns that, and whether all could be looked at in time.
+    /// it had forked before), and what descends from these. Returns whether all could be looked at in time.
     ///
     /// # Errors
     /// The processes can't be listed.
     pub fn scan(
-        &self,
+        &mut self,
         group: Option<Pid>,
         by: Option<Execution>,
         until: Option<Moment>,
-    ) -> io::Result<(Vec<Process>, bool)> {
+    ) -> io::Result<bool> {
         let all = processes()?;
         let by_pid: HashMap<Pid, &Stat> = all.iter().map(|stat| (stat.pid, stat)).collect();
         let is_of_group = |stat: &Stat| {
@@ -239,7 +236,11 @@ impl Tree {
             ours.extend(others.extract_if(.., |stat| stat.parent == parent));
             next += 1;
         }
-        Ok((ours.into_iter().map(Stat::process).collect(), is_whole))
+        let new = ours.into_iter().map(Stat::process);
+        let noted: HashSet<Process> = self.found.iter().copied().collect();
+        self.found
+            .extend(new.filter(|process| !noted.contains(process)));
+        Ok(is_whole)
     }
 
     /// Returns true if all members but the root are stopped by a signal, except watchdogs.
@@ -261,41 +262,35 @@ impl Tree {
         if child == Pid::this() {
             return false;
         }
-        let Some(stat) = Stat::read(child) else {
-            // Its parent tells of it, so it is there, or was until now.
-            let was_there = parent == self.root && self.earlier_hidden.contains(&child);
-            return !was_there;
+        let stat = Stat::read(child);
+        let process = Process {
+            pid: child,
+            started: stat.map(|stat| stat.started),
         };
-        if stat.is_keeper() || self.was_there_before(stat.process()) {
+        if self.was_there_before(process) || stat.is_some_and(|stat| stat.is_keeper()) {
             return false;
         }
         let is_command = self.evidence.command == Some(child);
         let may_be_of_others = parent == self.root && !is_command && self.may_adopt_others();
-        !may_be_of_others || self.is_commands_orphan(stat.process())
+        !may_be_of_others || self.is_commands_orphan(process)
     }
 
-    /// Whether the environment of a process is that of COMMAND, or of what it has started.
-    fn is_marked(&self, pid: Pid) -> bool {
-        environment(pid).is_ok_and(|text| self.has_mark(&text))
-    }
-
+    /// Returns whether an environment is that of COMMAND, or of what COMMAND has started.
     fn has_mark(&self, environment: &[u8]) -> bool {
         origin_of(environment, &self.evidence.ids) == Origin::Ours
     }
 
     /// Whether orphans of others may become ours, too: the root has had children before.
     pub fn may_adopt_others(&self) -> bool {
-        let had_others = !self.earlier.is_empty() || !self.earlier_hidden.is_empty();
-        had_others && self.is_ours
+        self.is_ours && !self.earlier.is_empty()
     }
 
     /// Returns whether COMMAND, or what it has started, has started a child of ours that may have had another parent before.
     /// A job may clear its environment, but it doesn't know of the limit.
     fn is_commands_orphan(&self, process: Process) -> bool {
-        let pid = Pid::from_raw(process.pid);
-        let has_limit = |own: u64| limit_of(pid).is_none_or(|limit| limit < own);
+        let has_limit = |own: u64| limit_of(process.pid).is_none_or(|limit| limit < own);
         self.found.contains(&process)
-            || self.is_marked(pid)
+            || environment(process.pid).is_ok_and(|text| self.has_mark(&text))
             || self.evidence.limit.is_none_or(has_limit)
     }
 
@@ -348,7 +343,8 @@ impl Tree {
 
     /// Whether a process below the root was there before.
     fn was_there_before(&self, process: Process) -> bool {
-        process.started + TICK <= self.since.since_boot() || self.earlier.contains(&process)
+        let is_older = |started| started + TICK <= self.since.since_boot();
+        process.started.is_some_and(is_older) || self.earlier.contains(&process)
     }
 }
 

@@ -130,16 +130,6 @@ pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     Ok(Errno::result(sent).map(drop)?)
 }
 
-/// Lets this process have as many descriptors as it may. Returns their number.
-pub fn raise_file_limit() -> usize {
-    let resource = Resource::RLIMIT_NOFILE;
-    let Ok((soft, hard)) = getrlimit(resource) else {
-        return usize::MAX;
-    };
-    let limit = setrlimit(resource, hard, hard).map_or(soft, |()| hard);
-    usize::try_from(limit).unwrap_or(usize::MAX)
-}
-
 /// Starts a child with a lower soft limit of file locks than this process has, and all that was there before: whatever the
 /// child starts inherits the limit, which no kernel has enforced since Linux 2.4. Returns this process's own limit as well;
 /// `None`: it can't be lowered.
