@@ -70,12 +70,11 @@ impl Process {
         (started.is_some() || is_there(pid)).then_some(Self { pid, started })
     }
 
-    /// Returns true if the process still has that pid, and has not ended. A process that may no longer be looked at has
-    /// executed a program of another user.
+    /// Returns true if the process still has that pid, and has not ended.
     pub fn is_alive(&self) -> bool {
         match Stat::read(self.pid) {
             Some(stat) => stat.process() == *self && !stat.has_ended,
-            None => is_there(self.pid),
+            None => self.started.is_none() && is_there(self.pid),
         }
     }
 
