@@ -6,7 +6,6 @@
 use std::ffi::OsString;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -102,7 +101,6 @@ pub fn supervise(
         },
         refused_named: false,
         survivors_named: false,
-        killed_by: None,
         more_to_reap: false,
         job_control: JobControl::new(terms.policy.on_terminal),
         stood_still: false,
@@ -171,8 +169,6 @@ struct Supervision<'a> {
     refused_named: bool,
     /// The user knows what can't be killed.
     survivors_named: bool,
-    /// The signal that has ended COMMAND.
-    killed_by: Option<i32>,
     /// More children may have ended than were taken in at once.
     more_to_reap: bool,
     job_control: JobControl,
@@ -211,7 +207,7 @@ impl Supervision<'_> {
     fn reach_of(&mut self, received: &ReceivedSignal) -> Reach {
         if received.from_kernel {
             Reach::Unknown
-        } else if self.has_reached_all(received.signal, false) {
+        } else if self.has_reached_all(received) {
             Reach::All
         } else if self.terms.policy.on_terminal && was_sent_to_group(received) {
             Reach::Group
@@ -220,9 +216,10 @@ impl Supervision<'_> {
         }
     }
 
-    /// Returns whether a signal was sent to every process of the job: the watchdog has got it as well.
-    fn has_reached_all(&mut self, signal: i32, peek: bool) -> bool {
-        let within = if is_passed_up(signal) {
+    /// Returns whether a signal was sent to every process of the job: the watchdog has got it from the same process as well.
+    /// (`pkill -P` signals redlock's children, of which the watchdog is one, and another process redlock.)
+    fn has_reached_all(&mut self, received: &ReceivedSignal) -> bool {
+        let within = if is_passed_up(received.signal) {
             REACHES_ALL_WITHIN
         } else {
             Duration::ZERO
@@ -230,7 +227,7 @@ impl Supervision<'_> {
         let stop = self.watch.next_stop();
         let within = stop.map_or(within, |stop| within.min(stop.since(now())));
         let watchdog = self.watch.holds.watchdog.as_mut();
-        watchdog.is_some_and(|watchdog| watchdog.has_got(signal, within, peek))
+        watchdog.is_some_and(|watchdog| watchdog.has_got(received, within))
     }
 
     fn look_whether_stopped(&mut self) {
@@ -434,17 +431,7 @@ impl<'a> Executor<'a> for Supervision<'a> {
                     self.loss()
                 ));
             }
-            Action::Terminate(reason) => {
-                // What has killed COMMAND may have reached the rest, and reaches redlock later.
-                let signal = self.killed_by.filter(|_| {
-                    reason == StopReason::Leftovers && !self.child.tree.left().is_empty()
-                });
-                let reach = match signal {
-                    Some(signal) if self.has_reached_all(signal, true) => Reach::All,
-                    Some(_) | None => Reach::Unknown,
-                };
-                self.terminate(reason, reach);
-            }
+            Action::Terminate(reason) => self.terminate(reason, Reach::Unknown),
             Action::TerminateOthersThan(reach) => self.terminate(StopReason::Signal, reach),
             Action::TerminateOthers => self.note_refused(&self.child.terminate_others()),
             Action::Kill(reason) => {
@@ -506,7 +493,6 @@ impl<'a> Executor<'a> for Supervision<'a> {
                     watchdog.for_each(Watchdog::tell_reaped);
                     // One for the whole job has come before COMMAND could end by it.
                     self.take_signals()?;
-                    self.killed_by = status.signal();
                     self.apply(session::Event::Ended(status))?;
                 }
                 Reaped::Other => {}
@@ -522,7 +508,6 @@ impl<'a> Executor<'a> for Supervision<'a> {
         let due = due.into_iter().chain(self.job_control.due()).chain(more);
         let due = due.min();
         needed(self.watch.sleep(due, timer, std::iter::empty()))?;
-        // Where we were late, a renewal may have succeeded meanwhile.
         let woke = now();
         if let Some(stop) = self.watch.next_stop().filter(|&stop| woke >= stop) {
             self.stood_still |= woke >= stop + STOOD_STILL;

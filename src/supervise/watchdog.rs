@@ -23,10 +23,10 @@ use crate::clock::{Moment, Timer, now};
 use crate::signal::passed_on;
 use crate::supervise::child::Child;
 use crate::supervise::process::ProcessFd;
-use crate::supervise::procfs::Process;
+use crate::supervise::procfs::{Process, Stat};
 use crate::supervise::renewer::{OnRenewal, Renewer};
 use crate::sys::poll::{self, readable};
-use crate::sys::{self, WATCHDOG};
+use crate::sys::{self, ReceivedSignal, WATCHDOG};
 
 /// How often it kills what is left.
 const LOOK: Duration = Duration::from_millis(20);
@@ -44,41 +44,45 @@ const STARTS_WITHIN: Duration = Duration::from_millis(50);
 /// A signal for every process reaches redlock and the watchdog within this time, one after the other.
 const ONE_STOP: Duration = Duration::from_secs(5);
 
-/// A word for the watchdog with its moment; or a signal of the watchdog's, and when that came.
-type Message = (i32, Moment);
+/// A word for the watchdog with its moment; or a signal of the watchdog's with its sender, and when that came.
+type Message = (Word, Moment);
+type Word = (i32, i32);
 
 /// COMMAND has ended, or is no longer to be killed.
-const DISMISSED: i32 = 0;
+const DISMISSED: Word = (0, 0);
 /// COMMAND was reaped: its number, and that of its group, may be another's.
-const REAPED: i32 = 1;
+const REAPED: Word = (1, 0);
 /// By when COMMAND has to be dead, as far as the main thread knows.
-const DEAD_BY: i32 = 2;
+const DEAD_BY: Word = (2, 0);
 /// By when COMMAND has to be dead, whatever was renewed, as a lock is lost.
-const LOST: i32 = 3;
+const LOST: Word = (3, 0);
 /// A renewal has succeeded, so that COMMAND needn't be dead before this, though the main thread hasn't heard of it.
-const RENEWED: i32 = 4;
+const RENEWED: Word = (4, 0);
 
 /// The moment of a word without one, and the last moment of COMMAND if no lease ends.
-const NEVER: Moment = Moment::at(Duration::from_nanos(u64::MAX));
+const NEVER: Moment = Moment::at(Duration::from_nanos(i64::MAX.cast_unsigned()));
 
-/// Sends a message, as its number and nanoseconds since boot. The kernel writes and reads so little as a whole. A watchdog
+/// Sends a message, as two numbers and nanoseconds since boot. The kernel writes and reads so little as a whole. A watchdog
 /// that doesn't read has been stopped, too.
-fn write((number, at): Message, mut pipe: &File) -> io::Result<()> {
-    let at = u64::try_from(at.since_boot().as_nanos()).unwrap_or(u64::MAX);
-    let number = u64::from(number.unsigned_abs());
-    pipe.write_all(&[number, at].map(u64::to_ne_bytes).concat())
+fn write(((first, second), at): Message, mut pipe: &File) -> io::Result<()> {
+    let at = i64::try_from(at.since_boot().as_nanos()).unwrap_or(i64::MAX);
+    let numbers = [first.into(), second.into(), at];
+    pipe.write_all(&numbers.map(i64::to_ne_bytes).concat())
 }
 
 /// Returns the next message; `None` after the end of the other process.
 fn read(mut pipe: &File) -> io::Result<Option<Message>> {
-    let mut numbers = [[0; size_of::<u64>()]; 2];
+    let mut numbers = [[0; size_of::<i64>()]; 3];
     let length = pipe.read(numbers.as_flattened_mut())?;
-    let [number, at] = numbers.map(u64::from_ne_bytes);
-    let message = (
-        i32::try_from(number).unwrap_or(0),
-        Moment::at(Duration::from_nanos(at)),
-    );
-    Ok((length != 0).then_some(message))
+    let [first, second, at] = numbers.map(i64::from_ne_bytes);
+    let number = |number| i32::try_from(number).unwrap_or(0);
+    let at = Moment::at(Duration::from_nanos(at.unsigned_abs()));
+    Ok((length != 0).then_some(((number(first), number(second)), at)))
+}
+
+/// Returns what is compared of a signal that redlock and the watchdog have got.
+fn word_of(received: &ReceivedSignal) -> Word {
+    (received.signal, received.sender.map_or(-1, Pid::as_raw))
 }
 
 /// The watchdog, as redlock knows it.
@@ -89,7 +93,7 @@ pub struct Watchdog {
     /// For how long COMMAND may work by a renewal, from when that is sent; `None`: no renewal counts.
     by_renewal: Option<Duration>,
     /// Signals that it has got, and when.
-    signals: Vec<(i32, Moment)>,
+    signals: Vec<Message>,
     /// Its number comes when it was forked, and is its own until it is reaped here.
     number: Receiver<Pid>,
 }
@@ -112,7 +116,7 @@ impl Watchdog {
         let (announce, number) = sync_channel(1);
         let watch = Watch {
             child: child.clone(),
-            command: Process::read(child.pid),
+            command: shown(child),
             by_main: dead_by.unwrap_or(NEVER),
             by_renewal: None,
             looked: None,
@@ -162,15 +166,17 @@ impl Watchdog {
         }))
     }
 
-    /// Returns whether it has got this signal, or gets it within this time. Unless this is to `peek`, a signal that it has
-    /// got counts once.
-    pub fn has_got(&mut self, signal: i32, within: Duration, peek: bool) -> bool {
+    /// Returns whether it has got this signal from the same process, or gets it within this time. A signal that it has got counts
+    /// once.
+    pub fn has_got(&mut self, received: &ReceivedSignal, within: Duration) -> bool {
+        let signal = word_of(received);
         let until = now() + within;
         loop {
             let is_alive = self.is_alive();
             self.signals.retain(|&(_, at)| now() < at + ONE_STOP);
-            if self.signals.iter().any(|&(of, _)| of == signal) {
-                self.signals.retain(|&(of, _)| peek || of != signal);
+            let before = self.signals.len();
+            self.signals.retain(|&(of, _)| of != signal);
+            if self.signals.len() < before {
                 return true;
             }
             let left = until.since(now());
@@ -199,6 +205,11 @@ impl Drop for Watchdog {
             sys::kill_and_reap(pid);
         }
     }
+}
+
+/// Returns the process that /proc shows under the number of a child.
+fn shown(child: &Child) -> Option<Process> {
+    Stat::read(child.pid).map(|stat| stat.process())
 }
 
 /// State of the watchdog.
@@ -233,7 +244,7 @@ impl Watch {
         // COMMAND is killed by that without a look at what may keep us waiting: its number, /proc. That shows another process
         // once COMMAND was reaped, and with hidepid nothing of a setuid one.
         let command = ProcessFd::of(self.child.pid.as_raw()).ok().flatten();
-        let may_be = !self.child.reaped && self.shown().is_none_or(|is_command| is_command);
+        let may_be = !self.child.reaped && self.is_shown() != Some(false);
         let command = command.filter(|_| may_be);
         loop {
             match self.listen(pipe) {
@@ -259,7 +270,7 @@ impl Watch {
             let _ = poll::wait(&mut sources.map(readable), None);
             // A message to a dead redlock is another signal, SIGPIPE.
             while let Ok(Some(received)) = sys::next_signal(&signals) {
-                if write((received.signal, now()), pipe).is_err() {
+                if write((word_of(&received), now()), pipe).is_err() {
                     break;
                 }
             }
@@ -316,12 +327,12 @@ impl Watch {
     /// Whether redlock has reaped COMMAND: then its number, and that of its group, may be another's.
     fn note_reaped(&mut self, command: Option<&ProcessFd>) {
         let has_ended = command.is_none_or(ProcessFd::has_ended);
-        self.child.reaped |= has_ended && self.shown() != Some(true);
+        self.child.reaped |= has_ended && self.is_shown() != Some(true);
     }
 
     /// Returns whether /proc shows COMMAND under its number, if it shows any process.
-    fn shown(&self) -> Option<bool> {
-        Process::read(self.child.pid).map(|process| Some(process) == self.command)
+    fn is_shown(&self) -> Option<bool> {
+        shown(&self.child).map(|process| Some(process) == self.command)
     }
 
     /// Kills what a killed redlock has left. Its orphans have other parents now.

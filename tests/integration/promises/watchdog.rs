@@ -103,27 +103,55 @@ fn a_kill_of_redlock_leaves_nothing_of_the_command_whatever_hits_its_group_or_it
     }
 }
 
+/// COMMAND with a child that says `asked` at a TERM, and goes on until the home directory has `over`.
+const ASKED: &str = r#"
+    sh -c 'trap "echo asked" TERM; echo ready $$
+        while [ ! -e "$HOME/over" ]; do sleep 0.01 & wait $!; done; echo over' &"#;
+
 #[test]
 fn a_term_for_every_process_reaches_once_what_a_killed_command_has_left() {
     let redis = Redis::start();
-    let command = r#"
-        sh -c 'trap "echo asked" TERM; echo ready $$
-            while [ ! -e "$HOME/over" ]; do sleep 0.01 & wait $!; done; echo over' &
-        exec sleep 50"#;
-    let mut run = run(&redis, words!("run -v --ttl 120s -k 60s a -c", command));
+    let command = format!("{ASKED} exec sleep 50");
+    let mut run = run(&redis, words!("run -v --ttl 120s -k 60s a -c", &command));
     let left = pid_in(&run.line());
     let watchdog = await_watchdog(run.pid());
     let command = children(run.pid())[0];
-    for pid in [left, watchdog, command] {
+    // COMMAND has died by it when redlock takes it in.
+    run.suspend();
+    for pid in [left, watchdog, command, run.pid()] {
         send(pid, libc::SIGTERM);
     }
     run.expect_line("asked");
-    wait_until("COMMAND was reaped", || is_gone(command));
-    send(run.pid(), libc::SIGTERM);
+    wait_until("COMMAND has ended", || state(command) == Some('Z'));
+    run.resume();
     run.await_signals_read();
     fs::write(redis.dir.path().join("over"), "").unwrap();
     let end = run.finish();
     assert_eq!(end.stdout.matches("asked").count(), 1, "{end:?}");
+}
+
+/// As `pkill -P REDLOCK` sends it.
+#[test]
+fn a_term_for_the_children_of_redlock_spares_nothing_that_command_has_started() {
+    for rest in ["exec sleep 50", "trap : TERM; wait $!; wait $!"] {
+        let redis = Redis::start();
+        let command = format!("{ASKED} {rest}");
+        let mut run = run(&redis, words!("run --ttl 120s -k 60s a -c", &command));
+        run.pid_after("ready");
+        let watchdog = await_watchdog(run.pid());
+        for pid in [watchdog, children(run.pid())[0]] {
+            send(pid, libc::SIGTERM);
+        }
+        if rest.contains("trap") {
+            // Another process signals redlock after that.
+            let kill = format!("kill {}", run.pid());
+            assert!(sh(&redis, &kill).status().unwrap().success());
+        }
+        run.expect_line("asked");
+        fs::write(redis.dir.path().join("over"), "").unwrap();
+        run.expect_line("over");
+        run.finish();
+    }
 }
 
 #[test]
