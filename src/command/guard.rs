@@ -70,7 +70,6 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                     kill_after,
                     ..Policy::default()
                 },
-                wait_is_limited: true,
                 names: &names,
                 locks: &settings.locks,
                 who: &who,

@@ -3,14 +3,11 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 
 use super::hook::{Hook, News};
-use super::survivors;
 use crate::decide::renewals::LockNews;
 use crate::decide::session::Policy;
-use crate::duration;
-use crate::protocol::{self, Locks, Name, Who};
+use crate::protocol::{Locks, Name, Who};
 use crate::report::{self, Verbosity, cancelled, lost};
 use crate::sys;
 
@@ -18,8 +15,6 @@ use crate::sys;
 pub struct Terms<'a> {
     /// Everything except what begins when the work does: its `--max-runtime`.
     pub policy: Policy,
-    /// The wait for the locks has a limit.
-    pub wait_is_limited: bool,
     pub names: &'a [Name],
     pub locks: &'a Locks,
     pub who: &'a Who,
@@ -32,8 +27,6 @@ pub struct Messages<'a> {
     terms: &'a Terms<'a>,
     /// Last trouble with the locks.
     trouble: Option<LockNews>,
-    /// The user knows that renewals aren't replicated.
-    said_not_replicated: bool,
     /// Message for the next answer of Redis, if the user knows that Redis doesn't answer.
     after_silence: Option<&'static str>,
 }
@@ -43,7 +36,6 @@ impl<'a> Messages<'a> {
         Self {
             terms,
             trouble: None,
-            said_not_replicated: false,
             after_silence: None,
         }
     }
@@ -54,12 +46,18 @@ impl<'a> Messages<'a> {
         match news {
             LockNews::Held {
                 is_renewed: true, ..
-            } => self.note_renewal(),
-            LockNews::Held { .. } => {}
-            LockNews::Failed(error) if stood_still => {
-                verbosity.verbose(format_args!("renewal failed: {error}"));
+            } => {
+                verbosity.verbose("lease renewed");
+                // A lock that was lost, or that another run wants, stays so.
+                self.trouble.take_if(|it| matches!(it, LockNews::Failed(_)));
             }
-            LockNews::Failed(error) => self.note_failure(error),
+            LockNews::Held { .. } => {}
+            LockNews::Failed(error) => {
+                verbosity.verbose(format_args!("renewal failed: {error}"));
+                if !stood_still {
+                    self.trouble = Some(news.clone());
+                }
+            }
             LockNews::Released(name) => {
                 verbosity.verbose(format_args!("the command released lock \"{name}\""));
             }
@@ -69,37 +67,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    fn note_renewal(&mut self) {
-        if std::mem::take(&mut self.said_not_replicated) {
-            self.terms.verbosity.info("replicas confirm renewals again");
-        } else {
-            self.terms.verbosity.verbose("lease renewed");
-        }
-        // A lock that was lost, or that another run wants, stays so.
-        if let Some(LockNews::Failed(_)) = self.trouble {
-            self.trouble = None;
-        }
-    }
-
-    fn note_failure(&mut self, error: &protocol::Error) {
-        let verbosity = self.terms.verbosity;
-        let is_replicated = error.kind != protocol::ErrorKind::NotReplicated;
-        if is_replicated || std::mem::replace(&mut self.said_not_replicated, true) {
-            verbosity.verbose(format_args!("renewal failed: {error}"));
-        } else {
-            verbosity.info(format_args!(
-                "replicas didn't confirm a renewal; the command will be stopped unless a later one is confirmed: {error}"
-            ));
-        }
-        self.trouble = Some(LockNews::Failed(error.clone()));
-    }
-
     /// Reports that Redis has given no answer, or no good one, for so long.
     pub fn report_silence(&mut self, lasting: Duration, stop_in: Duration) {
-        // The user knows that already.
-        if self.said_not_replicated {
-            return;
-        }
         let [lasting, left] = [lasting, stop_in].map(report::format_duration);
         let locks = match self.terms.names {
             [name] => format!("lock \"{name}\""),
@@ -185,38 +154,6 @@ impl<'a> Messages<'a> {
             hook.tell(&news, self.terms.verbosity);
         }
     }
-
-    /// Reports that COMMAND ran longer than its `--max-runtime`.
-    pub fn report_timeout(&self, max_runtime: Duration, what: &str) {
-        // A user of flock may have meant the wait.
-        let hint = if self.terms.wait_is_limited {
-            ""
-        } else {
-            " (--wait limits the wait for the lock)"
-        };
-        report::error(format_args!(
-            "ran longer than --max-runtime {}{hint}; {what}",
-            duration::exact(max_runtime)
-        ));
-    }
-}
-
-/// Reports what can't be killed, and why, and that redlock waits for it, or keeps the lock for it.
-pub fn name_survivors(left: &[Pid], keeps_lock: bool) {
-    let waits = if keeps_lock {
-        "the lock is kept"
-    } else {
-        "redlock waits"
-    };
-    let (they, those) = if left.len() == 1 {
-        ("it has", "that process")
-    } else {
-        ("they have", "those processes")
-    };
-    report::error(format_args!(
-        "{}; {waits} until {they} ended; interrupt redlock again to leave {those} running",
-        survivors::described(left)
-    ));
 }
 
 /// Says that a signal of another process or of the kernel killed COMMAND, unless a shell would be silent, too: cron mails

@@ -20,6 +20,7 @@ use crate::decide::exit::Exit;
 use crate::decide::job_control::JobControl;
 use crate::decide::renewals::LockNews;
 use crate::decide::session::{self, Action, Policy, Session, StopReason};
+use crate::duration;
 use crate::report;
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting, is_passed_up};
 use crate::supervise::child::{Child, Conditions, Prepared, Reaped, Refused};
@@ -289,7 +290,7 @@ impl Supervision<'_> {
         }
         report::error(format_args!(
             "redlock isn't permitted to signal {} (the command itself, or started by it)",
-            survivors::numbers(refused.iter().copied())
+            survivors::list(refused, survivors::number)
         ));
         self.watch.session.was_refused();
     }
@@ -334,8 +335,8 @@ impl Supervision<'_> {
         if !self.watch.session.is_over() {
             let left = self.child.tree.left();
             let what = if self.survivors_named && !left.is_empty() {
-                let left = left.iter().copied();
-                format!("left {} running", survivors::numbers(left))
+                let left = survivors::list(&left, survivors::number);
+                format!("left {left} running")
             } else {
                 survivors::described(&left)
             };
@@ -369,8 +370,10 @@ impl Supervision<'_> {
                 report::error(format_args!("{}; {what}", self.loss()));
             }
             StopReason::Timeout => {
-                let max_runtime = self.work.timeout.unwrap_or_default();
-                self.messages.report_timeout(max_runtime, what);
+                let max_runtime = duration::exact(self.work.timeout.unwrap_or_default());
+                report::error(format_args!(
+                    "ran longer than --max-runtime {max_runtime}; {what}"
+                ));
             }
             StopReason::Signal => self.terms.verbosity.verbose(what),
             StopReason::Leftovers => {
@@ -451,8 +454,15 @@ impl<'a> Executor<'a> for Supervision<'a> {
             }
             Action::NameSurvivors => {
                 self.watch.holds.insist();
-                let keeps_lock = !self.watch.holds.all.is_empty();
-                messages::name_survivors(&self.child.tree.left(), keeps_lock);
+                let waits = if self.watch.holds.all.is_empty() {
+                    "redlock waits"
+                } else {
+                    "the lock is kept"
+                };
+                let left = survivors::described(&self.child.tree.left());
+                report::error(format_args!(
+                    "{left}; {waits} until that has ended; interrupt redlock again to leave it running"
+                ));
                 self.survivors_named = true;
             }
             Action::ReportSilence { lasting, stop_in } => {

@@ -344,7 +344,6 @@ impl Run<'_> {
         stderr::flush(FLUSH_BEFORE_START);
         let fences = Hook::fences(&acquisition.names, &holds);
         let hook = self.hook(fences, waited_ms);
-        let wait = &options.acquire;
         let terms = Terms {
             policy: Policy {
                 on_terminal: *on_terminal,
@@ -354,7 +353,6 @@ impl Run<'_> {
                 kill_after: acquisition.terms.kill_after,
                 ..Policy::default()
             },
-            wait_is_limited: wait.wait.is_some() || wait.no_wait,
             names: &acquisition.names,
             locks: &acquisition.settings.locks,
             who: &acquisition.request.who,

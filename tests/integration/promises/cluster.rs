@@ -322,8 +322,9 @@ fn sync_all_waits_for_each_replica_also_for_one_that_the_node_gets_while_a_lock_
     wait_until("it isn't connected", || {
         replica.info("replication", "master_link_status") == "down"
     });
-    let says = "replicas didn't confirm a renewal";
-    holder.run.finish_saying(79, says);
+    holder
+        .run
+        .finish_saying(79, "replicas didn't confirm the lock");
 }
 
 #[test]

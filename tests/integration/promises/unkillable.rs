@@ -91,10 +91,7 @@ fn a_second_signal_leaves_work_that_may_not_be_killed_and_its_lock() {
     let mut run = run(&user, &redis, 0, &format!("{ROOTS} & exec sleep 50"));
     let roots = run.pid_after("ready");
     run.signal(Signal::SIGTERM);
-    line_with(
-        "interrupt redlock again to leave that process running",
-        &mut run,
-    );
+    line_with("interrupt redlock again to leave it running", &mut run);
     run.signal(Signal::SIGINT);
     let left = format!("left process {roots} running; the lock is not released");
     line_with(&left, &mut run);

@@ -262,15 +262,11 @@ fn months_and_years_are_refused_with_what_to_write() {
 }
 
 #[test]
-fn time_out_0_is_none_and_the_message_tells_it_from_the_wait() {
+fn time_out_0_is_none_and_the_message_names_the_option() {
     let redis = Redis::start();
     ends(&redis, "run -t 0 a -- true").assert_code(0);
     let says = "ran longer than --max-runtime 200ms";
-    ends(&redis, "run -t 0.2 a -- sleep 60").assert_said(
-        124,
-        &format!("{says} (--wait limits the wait for the lock); "),
-    );
-    ends(&redis, "run -n -t 0.2 a -- sleep 60").assert_said(124, &format!("{says}; "));
+    ends(&redis, "run -t 0.2 a -- sleep 60").assert_said(124, &format!("{says}; "));
 }
 
 /// Returns the output on a terminal of 80 columns.
