@@ -12,10 +12,13 @@ use nix::unistd::{Pid, getpgid};
 
 use crate::clock::{Moment, now};
 use crate::decide::job_control::StoppedBy;
-use crate::signal::SIGINT;
+use crate::signal::{SIGINT, Signals};
+use crate::supervise::HeldLocks;
 use crate::supervise::procfs::{Process, Stat, is_alive};
+use crate::supervise::run::Work;
 use crate::supervise::tree::{Evidence, Tree};
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
+use crate::variables::VARIABLES;
 
 /// A child that was spawned, and may have been reaped.
 #[derive(Clone)]
@@ -45,27 +48,26 @@ pub struct Prepared {
 const PID_VARIABLES: [&CStr; 2] = [c"WATCHDOG_PID", c"LISTEN_PID"];
 
 impl Prepared {
-    /// A command and its arguments; it gets our environment without the variables of these names.
+    /// Prepares a command and its arguments, with our environment except our variables about locks.
     ///
     /// # Errors
     /// `NotFound` when there is no command.
-    pub fn new(words: &[OsString], without: &[&str]) -> io::Result<Self> {
+    pub fn new(words: &[OsString]) -> io::Result<Self> {
         let program = words.first().filter(|program| !program.is_empty());
         let program = program.ok_or(io::ErrorKind::NotFound)?;
         let own_pid = Pid::this().to_string();
-        let mut pid_variables = Vec::new();
-        let is_kept = |variable: &&CStr| {
+        let (mut environment, mut pid_variables) = (Vec::new(), Vec::new());
+        for variable in sys::all_variables() {
             let Some((name, value)) = sys::name_and_value(variable) else {
-                return false;
+                continue;
             };
-            let is_pid = |other: &&&CStr| name == other.to_bytes() && value == own_pid.as_bytes();
-            if let Some(name) = PID_VARIABLES.iter().find(is_pid) {
-                pid_variables.push(*name);
-                return false;
+            let is_pid = |of: &&CStr| of.to_bytes() == name && value == own_pid.as_bytes();
+            if let Some(name) = PID_VARIABLES.into_iter().find(is_pid) {
+                pid_variables.push(name);
+            } else if !VARIABLES.iter().any(|of| of.as_bytes() == name) {
+                environment.push(variable);
             }
-            without.iter().all(|other| name != other.as_bytes())
-        };
-        let mut environment: Vec<_> = sys::all_variables().into_iter().filter(is_kept).collect();
+        }
         // It identifies the process that LISTEN_PID named.
         if pid_variables.contains(&c"LISTEN_PID") {
             environment.retain(|text| !text.to_bytes().starts_with(b"LISTEN_PIDFDID="));
@@ -77,18 +79,6 @@ impl Prepared {
             pid_variables,
         })
     }
-}
-
-/// How a child is started.
-pub struct Conditions {
-    /// It leads a separate process group.
-    pub own_group: bool,
-    /// Whether SIGCHLD was ignored when we were started; the child shall find it so.
-    pub sigchld_ignored: bool,
-    /// It must not start later than this.
-    pub not_after: Option<Moment>,
-    /// Ids of the locks, by which all that the child starts is known.
-    pub ids: Vec<String>,
 }
 
 /// What reaping found.
@@ -106,19 +96,23 @@ pub enum Reaped {
 pub type Refused = Vec<Pid>;
 
 impl Child {
-    /// Starts a command. Standard streams and the environment (with `variables` set) pass through;
+    /// Starts a command under these locks. Standard streams and the environment (with the work's variables) pass through;
     /// the kernel kills the child when redlock dies, and makes its orphans our children.
     pub fn spawn(
-        command: &Prepared,
-        variables: &[(&'static str, OsString)],
-        conditions: Conditions,
+        work: &Work,
+        own_group: bool,
+        signals: &Signals,
+        holds: &HeldLocks,
     ) -> Result<Self, SpawnError> {
-        let added = variables.iter().map(|(name, value)| variable(name, value));
+        let added = work.environment.iter();
+        let added =
+            added.map(|(name, value)| c_string([OsStr::new(name), value].join("=".as_ref())));
         let added: Vec<CString> = added
             .collect::<io::Result<_>>()
             .map_err(SpawnError::CannotExecute)?;
-        let added = added.iter().map(CString::as_c_str);
-        let environment: Vec<&CStr> = command.environment.iter().copied().chain(added).collect();
+        let command = &work.prepared;
+        let mut environment = command.environment.clone();
+        environment.extend(added.iter().map(CString::as_c_str));
         let mut tree = Tree::ours();
         // Without that, what it starts could escape: better not to start it.
         sys::adopt_orphans().map_err(SpawnError::NoProcess)?;
@@ -127,9 +121,9 @@ impl Child {
             arguments: &command.arguments,
             environment: &environment,
             pid_variables: &command.pid_variables,
-            own_group: conditions.own_group,
-            sigchld_ignored: conditions.sigchld_ignored,
-            not_after: conditions.not_after.map(Moment::since_boot),
+            own_group,
+            sigchld_ignored: signals.sigchld_ignored,
+            not_after: holds.lease().map(|lease| lease.deadline().since_boot()),
         };
         let (pid, limit) = if tree.may_adopt_others() {
             sys::with_lower_limit(|| sys::spawn(&spec))
@@ -140,11 +134,11 @@ impl Child {
         tree.evidence = Evidence {
             command: Some(pid),
             limit,
-            ids: conditions.ids,
+            ids: holds.ids(),
         };
         Ok(Self {
             pid,
-            own_group: conditions.own_group,
+            own_group,
             reaped: false,
             tree,
             walk: Duration::ZERO,
@@ -359,8 +353,8 @@ fn is_in_our_group(pid: Pid) -> bool {
 /// The process, if the signal was refused because we may not send it, and it isn't known to have ended.
 fn refused(pid: Pid, sent: &io::Result<()>) -> Option<Pid> {
     let error = sent.as_ref().err()?;
-    let may_not = error.raw_os_error() == Some(libc::EPERM);
-    (may_not && is_alive(pid)).then_some(pid)
+    let is_refused = error.kind() == io::ErrorKind::PermissionDenied;
+    (is_refused && is_alive(pid)).then_some(pid)
 }
 
 /// The paths at which a program may be found, as execvp(3) looks for it.
@@ -373,10 +367,6 @@ fn candidates(program: &OsStr) -> io::Result<Vec<CString>> {
     std::env::split_paths(&path)
         .map(|directory| c_string(directory.join(program)))
         .collect()
-}
-
-fn variable(name: &str, value: &OsStr) -> io::Result<CString> {
-    c_string([OsStr::new(name), value].join(OsStr::new("=")))
 }
 
 fn c_string(text: impl AsRef<OsStr>) -> io::Result<CString> {

@@ -36,11 +36,10 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// Longest pause before what is left after that is killed again.
 const KILL_AGAIN: Duration = Duration::from_millis(200);
 
-/// Longest variable that the kernel passes to a program, with its name and without its zero byte.
-const LONGEST_VARIABLE: usize = 128 * 1024 - 1;
-
-/// Longest number in a list, with what separates it from the next one.
-const NUMBER: usize = 21;
+/// Longest text of an event, in bytes, and most fencing tokens. As JSON, which may be six times as long, all of them are shorter
+/// than the 128 KiB that the kernel passes in a variable.
+const LONGEST_TEXT: usize = 3000;
+const MOST_FENCES: usize = 1000;
 
 /// What our variables begin with.
 const OURS: &[u8] = b"REDLOCK_";
@@ -106,35 +105,25 @@ impl Hook<'_> {
     fn environment(&self, news: &News) -> io::Result<Vec<CString>> {
         let is_others = |text: &&std::ffi::CStr| !text.to_bytes().starts_with(OURS);
         let others = sys::all_variables().into_iter().filter(is_others);
-        let mut most = LONGEST_VARIABLE;
-        // A variable that no program can have is truncated.
-        let own = loop {
-            let own = self.told(news, most);
-            if own.iter().all(|text| text.len() <= LONGEST_VARIABLE) {
-                break own;
-            }
-            most /= 2;
-        };
+        let own = self.told(news);
         let own = own.into_iter().map(|text| Ok(CString::new(text)?));
         others.map(|text| Ok(text.to_owned())).chain(own).collect()
     }
 
-    /// Returns the variables that tell the news, as `NAME=value` texts: unknown values are empty, and no part of a value is
-    /// longer than `most` bytes.
-    fn told(&self, news: &News, most: usize) -> [String; 10] {
-        let cut = |text: String| truncated(text, most);
-        let names = cut(list_of(self.names).to_string_lossy().into_owned());
-        let fences = &self.fences[..self.fences.len().min(most / NUMBER)];
+    /// Returns the variables that tell the news, as `NAME=value` texts: unknown values are empty.
+    fn told(&self, news: &News) -> [String; 10] {
+        let names = truncated(list_of(self.names).to_string_lossy().into_owned());
+        let fences = &self.fences[..self.fences.len().min(MOST_FENCES)];
         let fences_as_text: Vec<String> = fences.iter().map(u64::to_string).collect();
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let status = news.exit.map(Exit::code);
-        let reason = self.who.reason.clone().map(cut);
-        let command = cut(report::command_line(&self.who.command));
-        let who = cut(client_in_words(self.who));
-        let by = news.by.clone().map(cut);
+        let reason = self.who.reason.clone().map(truncated);
+        let command = truncated(report::command_line(&self.who.command));
+        let who = truncated(client_in_words(self.who));
+        let by = news.by.clone().map(truncated);
         let or_empty = |value: Option<String>| value.unwrap_or_default();
         // What others are called is theirs to choose: in JSON it is as they have chosen.
-        let by_escaped = by.as_deref().map(|by| cut(escaped(by).into_owned()));
+        let by_escaped = by.as_deref().map(|by| truncated(escaped(by).into_owned()));
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let json = json!({
             "at": report::timestamp(ms(since_1970.unwrap_or_default())),
@@ -165,12 +154,12 @@ impl Hook<'_> {
     }
 }
 
-/// Cuts a text that is longer than `most` bytes, and ends it with an ellipsis.
-fn truncated(mut text: String, most: usize) -> String {
-    if text.len() > most {
-        let fits = |end: &usize| text.is_char_boundary(*end);
-        let end = (0..=most).rev().find(fits).unwrap_or(0);
-        text.truncate(end);
+/// Cuts a text that is too long, and ends it with an ellipsis.
+fn truncated(mut text: String) -> String {
+    if text.len() > LONGEST_TEXT {
+        let is_boundary = |end: &usize| text.is_char_boundary(*end);
+        let end = (0..=LONGEST_TEXT).rev().find(is_boundary);
+        text.truncate(end.unwrap_or(0));
         text.push('…');
     }
     text
@@ -299,7 +288,7 @@ mod tests {
             exit: Some(Exit::Command(3)),
             by: None,
         };
-        let variables = hook.told(&news, LONGEST_VARIABLE);
+        let variables = hook.told(&news);
         let value = |name: &str| {
             let mut pairs = variables.iter().filter_map(|text| text.split_once('='));
             pairs.find(|(other, _)| *other == name).unwrap().1

@@ -176,46 +176,40 @@ impl RenewalTask {
     }
 
     fn ask(&mut self, answers: &mut Vec<Result<Answer, Error>>) -> Result<(), Error> {
-        let Self {
-            task,
-            client,
-            claims,
-            guards,
-            ttl,
-            on_renewal,
-        } = self;
+        let client = &mut self.client;
         client.follow_locks();
         let sent = now();
         client.open()?;
-        if !guards.is_empty() {
-            let states = Guard::extend_all(guards, client)?;
-            let claims = guards.iter().map(Guard::claim);
+        if !self.guards.is_empty() {
+            let states = Guard::extend_all(&self.guards, client)?;
+            let claims = self.guards.iter().map(Guard::claim);
             answers.push(Ok(answer(Task::Follow, sent, claims, states)));
             return Ok(());
         }
-        if *task == Task::Renew {
-            let (states, tracked) = Claim::renew_all(claims, client, *ttl)?;
-            let renewed = answer(Task::Renew, sent, claims.iter(), states);
+        let ttl = self.ttl;
+        if self.task == Task::Renew {
+            let (states, tracked) = Claim::renew_all(&self.claims, client, ttl)?;
+            let renewed = answer(Task::Renew, sent, self.claims.iter(), states);
             let left = renewed.shortest();
             let is_over = left.is_none() || renewed.has_lost();
-            if let Some(on_renewal) = on_renewal.as_ref().filter(|_| !is_over) {
+            if let Some(on_renewal) = self.on_renewal.as_ref().filter(|_| !is_over) {
                 on_renewal(sent);
             }
             answers.push(Ok(renewed));
-            if is_over || (tracked && left.is_some_and(|left| left <= *ttl)) {
+            if is_over || (tracked && left.is_some_and(|left| left <= ttl)) {
                 return Ok(());
             }
         }
         // A renewal, too, changes the key, after which tracking has to be requested again; and
         // changes from before that request are not reported.
         let sent = now();
-        let states = Claim::check_all(claims, client, *ttl)?;
-        let checked = answer(Task::Check, sent, claims.iter(), states);
+        let states = Claim::check_all(&self.claims, client, ttl)?;
+        let checked = answer(Task::Check, sent, self.claims.iter(), states);
         if client.deployment.replication().is_some()
-            && checked.shortest().is_some_and(|left| left > *ttl)
+            && checked.shortest().is_some_and(|left| left > ttl)
         {
             // What the work has extended is replicated when a later renewal is.
-            Claim::renew_all(claims, client, *ttl)?;
+            Claim::renew_all(&self.claims, client, ttl)?;
         }
         answers.push(Ok(checked));
         Ok(())

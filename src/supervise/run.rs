@@ -23,7 +23,7 @@ use crate::decide::session::{self, Action, Policy, Session, StopReason};
 use crate::duration;
 use crate::report;
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting, is_passed_up};
-use crate::supervise::child::{Child, Conditions, Prepared, Reaped, Refused};
+use crate::supervise::child::{Child, Prepared, Reaped, Refused};
 use crate::supervise::procfs::Stat;
 use crate::supervise::watchdog::Watchdog;
 use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes};
@@ -74,15 +74,9 @@ pub fn supervise(
     sources: &mut EventSources,
 ) -> Result<WorkResult, SpawnError> {
     let EventSources { signals, timer } = sources;
-    let conditions = Conditions {
-        own_group: !terms.policy.on_terminal,
-        sigchld_ignored: signals.sigchld_ignored,
-        not_after: holds.lease().map(|lease| lease.deadline()),
-        ids: holds.ids(),
-    };
     let on_terminal = terms.policy.on_terminal;
     let modes = on_terminal.then(TerminalModes::read).flatten();
-    let child = Child::spawn(&work.prepared, &work.environment, conditions)?;
+    let child = Child::spawn(work, !on_terminal, signals, holds)?;
     systemd::ready(&format!("running {}", report::describe_job(terms.who)));
     let began = now();
     let policy = Policy {

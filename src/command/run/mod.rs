@@ -36,7 +36,7 @@ use crate::supervise::hook::{Hook, News};
 use crate::supervise::process;
 use crate::supervise::run::{EventSources, Terms, Work, WorkResult, supervise};
 use crate::sys::{self, SpawnError};
-use crate::variables::{EVENT, VARIABLES};
+use crate::variables::EVENT;
 
 /// Runs COMMAND under the locks.
 pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
@@ -99,7 +99,7 @@ pub(super) fn prepare(
         Some(script) => vec!["sh".into(), "-c".into(), script.clone()],
         None => command.to_vec(),
     };
-    let prepared = Prepared::new(&words, &VARIABLES);
+    let prepared = Prepared::new(&words);
     let prepared =
         prepared.map_err(|error| cannot_run(&words, &SpawnError::CannotExecute(error)))?;
     Ok((words, prepared))
