@@ -60,7 +60,6 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                 words,
                 prepared,
                 environment: holds.environment(&names, &around, &who, has_slots),
-                timeout: settings.max_runtime(options.max_runtime),
             };
             let terms = RunTerms {
                 policy: Policy {
@@ -70,6 +69,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                     kill_after,
                     ..Policy::default()
                 },
+                timeout: settings.max_runtime(options.max_runtime),
                 names: &names,
                 locks: &settings.locks,
                 who: &who,

@@ -14,24 +14,27 @@ use crate::clock::{Moment, now};
 use crate::decide::job_control::StoppedBy;
 use crate::signal::{SIGINT, Signals};
 use crate::supervise::HeldLocks;
+use crate::supervise::keeper::Script;
 use crate::supervise::procfs::{Process, Stat, is_alive};
 use crate::supervise::run::Work;
 use crate::supervise::tree::{Evidence, Tree};
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 use crate::variables::VARIABLES;
 
-/// A child that was spawned, and may have been reaped.
+/// A child that was spawned, and may have been reaped; or a script, which isn't a child of ours.
 #[derive(Clone)]
 pub struct Child {
     pub(super) pid: Pid,
     /// It leads a separate process group, which gets signals as a whole. On a terminal it shares
     /// our group instead, so that the shell's job control treats both as one job.
-    own_group: bool,
+    pub(super) own_group: bool,
     /// From then on its number, and that of its group, may be another process's.
     pub(super) reaped: bool,
     pub(super) tree: Tree,
     /// How long it takes to find all, as far as is known.
     pub(super) walk: Duration,
+    /// The script of a keeper.
+    pub(super) script: Option<Script>,
 }
 
 /// A command that is ready to be started, without delay when its time comes.
@@ -142,12 +145,17 @@ impl Child {
             reaped: false,
             tree,
             walk: Duration::ZERO,
+            script: None,
         })
     }
 
     /// Passes a signal on to the child, and to all of its group where it has its own; to all that is
     /// left of its tree when it has ended.
     pub fn forward(&self, signal: i32) -> Refused {
+        if let Some(script) = &self.script {
+            let sent = script.process.signal(signal);
+            return refused(self.pid, &sent).into_iter().collect();
+        }
         if self.reaped {
             return self.signal_tree(None, |_| signal);
         }
@@ -223,6 +231,10 @@ impl Child {
     /// that a SIGTERM of this reach has reached. What is stopped takes its SIGTERM only when it goes on, so
     /// that is continued.
     pub fn terminate(&mut self, kill_at: Option<Moment>, reach: Reach) -> Refused {
+        if let Some(script) = &self.script {
+            script.terminate(&mut self.tree, kill_at);
+            return Refused::new();
+        }
         // Found before the first of them ends: its children have no parent for a moment.
         self.look(kill_at);
         let has_group = self.own_group && !self.reaped;
@@ -262,7 +274,11 @@ impl Child {
 
     /// Kills the child and all its tree. What is forked meanwhile may escape, so this is repeated
     /// until nothing is left.
-    pub fn kill(&self) -> Refused {
+    pub fn kill(&mut self) -> Refused {
+        if let Some(script) = &self.script {
+            script.kill(&mut self.tree);
+            return Refused::new();
+        }
         self.kill_group();
         // To look for all of a large tree takes longer than to kill what was found before.
         for process in &self.tree.found {
@@ -324,6 +340,9 @@ impl Child {
 
     /// Reaps what has ended, up to the next that matters; `None` when nothing has for now.
     pub fn reap(&mut self) -> io::Result<Option<Reaped>> {
+        if let Some(script) = &mut self.script {
+            return Ok(script.reap(self.pid, &mut self.reaped, &mut self.tree));
+        }
         match sys::reap() {
             Ok(Some((pid, status))) => {
                 let pid = Pid::from_raw(pid);

@@ -13,8 +13,10 @@ use crate::sys;
 
 /// Conditions of a supervision, and names for its messages.
 pub struct Terms<'a> {
-    /// Everything except what begins when the work does: its `--max-runtime`.
+    /// Everything except what begins when the work does.
     pub policy: Policy,
+    /// How long the work may take.
+    pub timeout: Option<Duration>,
     pub names: &'a [Name],
     pub locks: &'a Locks,
     pub who: &'a Who,

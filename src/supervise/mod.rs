@@ -1,5 +1,5 @@
 //! Work under its locks, until both are over: the work of a run, which is its child, and that of a keeper, which is another
-//! process. Both are watched in one loop, by the same [`Session`]; `run` and `keeper` are what carries its decisions out.
+//! process. One loop watches both, by the decisions of a [`Session`], which `run` carries out.
 
 pub mod child;
 pub mod environment;
@@ -17,49 +17,40 @@ mod watchdog;
 
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, BorrowedFd};
 
 use anyhow::Result;
 
+use self::child::Child;
 pub use self::holds::{HeldLock, HeldLocks};
+use self::messages::{Messages, Terms};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
-use crate::decide::renewals::LockNews;
+use crate::decide::job_control::JobControl;
 use crate::decide::session::{Action, Event, Session};
 use crate::signal::Signals;
-use crate::sys::poll::sleep;
+use crate::sys::TerminalModes;
 
-/// What decides about work, and what that is told.
-struct Watch<'a> {
+/// Work under its locks.
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
+struct Supervision<'a> {
+    terms: &'a Terms<'a>,
+    messages: Messages<'a>,
+    child: Child,
     session: Session,
     holds: &'a mut HeldLocks,
     signals: &'a Signals,
-}
-
-impl Watch<'_> {
-    /// When the work has to be asked to stop, or killed.
-    fn next_stop(&self) -> Option<Moment> {
-        self.session.next_stop(&self.holds.renewals)
-    }
-
-    /// Has the session decide about an event.
-    fn decide(&mut self, event: Event) -> Vec<Action> {
-        self.session.on_event(event, &self.holds.renewals, now())
-    }
-
-    /// Sleeps until this moment, until something comes, or until one of these has ended.
-    fn sleep<'b>(
-        &'b self,
-        due: Option<Moment>,
-        timer: &'b mut Timer,
-        ends: impl Iterator<Item = Option<BorrowedFd<'b>>>,
-    ) -> io::Result<()> {
-        timer.set(due)?;
-        let timer: &'b Timer = timer;
-        let own = [Some(self.signals.as_fd()), Some(timer.as_fd())];
-        let own = own.into_iter().chain(self.holds.poll_fds());
-        sleep(own.chain(ends), None)
-    }
+    /// The user knows that there are processes which redlock may not signal.
+    refused_named: bool,
+    /// The user knows what can't be killed.
+    survivors_named: bool,
+    job_control: JobControl,
+    /// redlock woke long after COMMAND had to be stopped.
+    stood_still: bool,
+    signal: Option<i32>,
+    /// Modes of the terminal before COMMAND changed them, if there is a terminal.
+    modes: Option<TerminalModes>,
+    /// When COMMAND was started.
+    began: Moment,
 }
 
 /// A part of the way to the end, which is an exit, or an error of something that watching needs.
@@ -73,24 +64,16 @@ fn needed<T>(result: Result<T, impl Into<io::Error>>) -> Step<T> {
     }
 }
 
-/// Carries out what is decided about work.
-trait Executor<'a> {
-    fn watch(&mut self) -> &mut Watch<'a>;
+impl Supervision<'_> {
+    /// When the work has to be asked to stop, or killed.
+    fn next_stop(&self) -> Option<Moment> {
+        self.session.next_stop(&self.holds.renewals)
+    }
 
-    /// Performs `action`, or ends the loop.
-    fn perform(&mut self, action: Action) -> Step;
-
-    /// Renews the locks.
-    fn renew(&mut self);
-
-    /// Takes in what has ended.
-    fn reap(&mut self) -> Step;
-
-    /// Sleeps until something comes, or until it is `due` for the session or the locks; takes in what has come, except news.
-    fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> Step;
-
-    /// Takes in a consequence of an answer.
-    fn on_news(&mut self, news: &LockNews) -> Step;
+    /// Has the session decide about an event.
+    fn decide(&mut self, event: Event) -> Vec<Action> {
+        self.session.on_event(event, &self.holds.renewals, now())
+    }
 
     /// Waits for whatever comes next, until the session says that all is over.
     fn run(&mut self, timer: &mut Timer) -> Result<Exit> {
@@ -104,31 +87,29 @@ trait Executor<'a> {
     /// Does what is due, and takes in what comes then.
     fn turn(&mut self, timer: &mut Timer) -> Step {
         self.apply(Event::Tick)?;
-        if self.watch().holds.renewals.renewal_is_due(now()) {
+        if self.holds.renewals.renewal_is_due(now()) {
             self.renew();
         }
         self.reap()?;
-        let Watch { session, holds, .. } = self.watch();
-        let due = session.due(&holds.renewals).into_iter();
-        let due = due.chain(holds.due()).min();
+        let due = self.session.due(&self.holds.renewals).into_iter();
+        let due = due.chain(self.holds.due()).min();
         self.sleep(due, timer)?;
         self.take_news()
     }
 
     /// Takes in what became of renewals.
     fn take_news(&mut self) -> Step {
-        let news = self.watch().holds.news();
+        let news = self.holds.news();
         news.iter().try_for_each(|news| self.on_news(news))
     }
 
     /// Has the session decide about an event, and carries that out. The watchdog gets the deadline first, as COMMAND may stop us.
     fn apply(&mut self, event: Event) -> Step {
-        let watch = self.watch();
-        let actions = watch.decide(event);
-        let Watch { session, holds, .. } = watch;
-        if let Some(watchdog) = &mut holds.watchdog {
-            let by_renewal = session.by_renewal(&holds.renewals);
-            watchdog.tell(session.dead_by(&holds.renewals), by_renewal);
+        let actions = self.decide(event);
+        let renewals = &self.holds.renewals;
+        if let Some(watchdog) = &mut self.holds.watchdog {
+            let by_renewal = self.session.by_renewal(renewals);
+            watchdog.tell(self.session.dead_by(renewals), by_renewal);
         }
         actions
             .into_iter()

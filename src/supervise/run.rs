@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -14,7 +15,7 @@ use nix::unistd::{Pid, getpgrp};
 use super::environment::Environment;
 pub use super::messages::Terms;
 use super::messages::{self, Messages};
-use super::{Executor, HeldLocks, Step, Watch, needed, survivors};
+use super::{HeldLocks, Step, Supervision, needed, procfs, survivors};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::job_control::JobControl;
@@ -22,18 +23,21 @@ use crate::decide::renewals::LockNews;
 use crate::decide::session::{self, Action, Policy, Session, StopReason};
 use crate::duration;
 use crate::report;
-use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting, is_passed_up};
+use crate::signal::{
+    SIGCHLD, SIGCONT, SIGTERM, SIGTSTP, SIGURG, Signals, ends_waiting, is_passed_up,
+};
 use crate::supervise::child::{Child, Prepared, Reaped, Refused};
+use crate::supervise::keeper::Script;
 use crate::supervise::procfs::Stat;
 use crate::supervise::watchdog::Watchdog;
-use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes};
+use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes, poll};
 use crate::systemd;
 
 /// A signal that asks every process of the job to end reaches the watchdog within this time after redlock. Other signals come
 /// often, and don't wait.
 const REACHES_ALL_WITHIN: Duration = Duration::from_millis(50);
 
-/// How many signals, and how many ended children, are taken in before the next look at the clock.
+/// How many signals are taken in before the next look at the clock.
 const AT_ONCE: usize = 64;
 
 /// To look for all that works under the locks may take this part of the time until it has to be stopped.
@@ -47,7 +51,6 @@ pub struct Work {
     pub words: Vec<OsString>,
     pub prepared: Prepared,
     pub environment: Environment,
-    pub timeout: Option<Duration>,
 }
 
 /// How a run comes by signals and time.
@@ -78,39 +81,13 @@ pub fn supervise(
     let modes = on_terminal.then(TerminalModes::read).flatten();
     let child = Child::spawn(work, !on_terminal, signals, holds)?;
     systemd::ready(&format!("running {}", report::describe_job(terms.who)));
-    let began = now();
-    let policy = Policy {
-        timeout_at: work.timeout.map(|timeout| began + timeout),
-        has_hook: terms.hook.is_some(),
-        ..terms.policy
-    };
-    let mut supervision = Supervision {
-        terms,
-        work,
-        messages: Messages::new(terms),
-        child,
-        watch: Watch {
-            session: Session::new(policy),
-            holds,
-            signals,
-        },
-        refused_named: false,
-        survivors_named: false,
-        more_to_reap: false,
-        job_control: JobControl::new(terms.policy.on_terminal),
-        stood_still: false,
-        signal: None,
-        modes,
-        began,
-    };
+    let mut supervision = Supervision::new(terms, child, holds, signals);
+    supervision.modes = modes;
     // Without a lock nothing was acquired.
-    if !supervision.watch.holds.all.is_empty() {
+    if !supervision.holds.all.is_empty() {
         supervision.messages.tell("acquired", None);
     }
-    let exit = match supervision.run(timer) {
-        Ok(exit) => exit,
-        Err(error) => supervision.give_up(&error),
-    };
+    let exit = supervision.run(timer);
     Ok(supervision.end(exit))
 }
 
@@ -152,40 +129,52 @@ fn was_sent_to_group(received: &ReceivedSignal) -> bool {
         && sys::is_pending(SIGCONT)
 }
 
-/// A COMMAND that runs.
-#[allow(clippy::struct_excessive_bools)] // Each is one fact.
-struct Supervision<'a> {
-    terms: &'a Terms<'a>,
-    work: &'a Work,
-    messages: Messages<'a>,
-    child: Child,
-    watch: Watch<'a>,
-    /// The user knows that there are processes which redlock may not signal.
-    refused_named: bool,
-    /// The user knows what can't be killed.
-    survivors_named: bool,
-    /// More children may have ended than were taken in at once.
-    more_to_reap: bool,
-    job_control: JobControl,
-    /// redlock woke long after COMMAND had to be stopped.
-    stood_still: bool,
-    signal: Option<i32>,
-    /// Modes of the terminal before COMMAND changed them, if there is a terminal.
-    modes: Option<TerminalModes>,
-    /// When COMMAND was started.
-    began: Moment,
-}
+impl<'a> Supervision<'a> {
+    pub(super) fn new(
+        terms: &'a Terms<'a>,
+        child: Child,
+        holds: &'a mut HeldLocks,
+        signals: &'a Signals,
+    ) -> Self {
+        let began = now();
+        let policy = Policy {
+            timeout_at: terms.timeout.map(|timeout| began + timeout),
+            has_hook: terms.hook.is_some(),
+            ..terms.policy
+        };
+        Self {
+            terms,
+            messages: Messages::new(terms),
+            child,
+            session: Session::new(policy),
+            holds,
+            signals,
+            refused_named: false,
+            survivors_named: false,
+            job_control: JobControl::new(terms.policy.on_terminal),
+            stood_still: false,
+            signal: None,
+            modes: None,
+            began,
+        }
+    }
 
-impl Supervision<'_> {
     /// Takes in the signals that have come.
     fn take_signals(&mut self) -> Step {
         for _ in 0..AT_ONCE {
-            let Some(received) = needed(self.watch.signals.next())? else {
+            let Some(received) = needed(self.signals.next())? else {
                 break;
             };
             if received.signal == SIGCHLD {
                 // What ended is seen by reaping.
                 self.look_whether_stopped();
+                continue;
+            }
+            // A keeper's signals are for nobody else; a person doesn't want the lock to be kept for what can't be killed.
+            if self.child.script.is_some() && !self.session.has_killed() {
+                if received.signal == SIGTERM {
+                    self.child.forward(SIGTERM);
+                }
                 continue;
             }
             if ends_waiting(received.signal) {
@@ -219,9 +208,9 @@ impl Supervision<'_> {
         } else {
             Duration::ZERO
         };
-        let stop = self.watch.next_stop();
+        let stop = self.next_stop();
         let within = stop.map_or(within, |stop| within.min(stop.since(now())));
-        let watchdog = self.watch.holds.watchdog.as_mut();
+        let watchdog = self.holds.watchdog.as_mut();
         watchdog.is_some_and(|watchdog| watchdog.has_got(received, within))
     }
 
@@ -232,8 +221,8 @@ impl Supervision<'_> {
     /// Stops redlock until another process continues it, then continues the job, if that is meant. When the lease ends, the
     /// watchdog kills what works on meanwhile.
     fn suspend(&mut self) -> io::Result<Refused> {
-        let stop = self.watch.next_stop();
-        let is_continued = self.watch.signals.suspend()?;
+        let stop = self.next_stop();
+        let is_continued = self.signals.suspend()?;
         self.stood_still |= stop.is_some_and(|stop| now() >= stop);
         // COMMAND may have been continued and stopped again.
         self.job_control.forget();
@@ -271,10 +260,10 @@ impl Supervision<'_> {
     fn look_at_work(&mut self) {
         // The renewal is under way meanwhile, and its answer has to be heard in time.
         let began = now();
-        let left = self.watch.next_stop().map(|stop| stop.since(began));
+        let left = self.next_stop().map(|stop| stop.since(began));
         let until = left.map(|left| began + left / LOOKS_FOR);
         self.child.look(until);
-        self.watch.session.walked(self.child.walk);
+        self.session.walked(self.child.walk);
     }
 
     /// Reports which processes we may not signal, once.
@@ -286,27 +275,31 @@ impl Supervision<'_> {
             "redlock isn't permitted to signal {} (the command itself, or started by it)",
             survivors::list(refused, survivors::number)
         ));
-        self.watch.session.was_refused();
+        self.session.was_refused();
     }
 
     /// Something that supervising needs has failed: what can't be watched over is killed.
     fn give_up(&mut self, error: &anyhow::Error) -> Exit {
-        self.watch.session.give_up(now());
+        if self.child.script.is_some() && self.terms.policy.only_warn {
+            self.child.forward(SIGURG);
+            return Exit::Lost;
+        }
+        self.session.give_up(now());
         let until = now() + GIVE_UP_WITHIN;
         let mut exit = Exit::Internal;
         while now() < until {
             let _ = self.child.kill();
             match self.child.reap() {
                 Ok(Some(Reaped::Tree)) => {
-                    self.watch.decide(session::Event::TreeEnded);
+                    self.decide(session::Event::TreeEnded);
                     break;
                 }
                 Ok(Some(Reaped::Other)) => {}
                 Ok(Some(Reaped::Child(status))) => {
-                    self.watch.decide(session::Event::Ended(status));
+                    self.decide(session::Event::Ended(status));
                     // A COMMAND that was killed has no exit status.
                     if status.code().is_some() {
-                        exit = self.watch.session.exit();
+                        exit = self.session.exit();
                     }
                 }
                 Ok(None) | Err(_) => std::thread::sleep(Duration::from_millis(1)),
@@ -324,9 +317,10 @@ impl Supervision<'_> {
 
     /// The run is over: reports what is left of it, and keeps what must not be released. Only the kernel's word that
     /// nothing is left counts.
-    fn end(self, exit: Exit) -> WorkResult {
-        self.watch.holds.watchdog.iter().for_each(Watchdog::dismiss);
-        if !self.watch.session.is_over() {
+    pub(super) fn end(mut self, exit: Result<Exit>) -> WorkResult {
+        let exit = exit.unwrap_or_else(|error| self.give_up(&error));
+        self.holds.watchdog.iter().for_each(Watchdog::dismiss);
+        if !self.session.is_over() {
             let left = self.child.tree.left();
             let what = if self.survivors_named && !left.is_empty() {
                 let left = survivors::list(&left, survivors::number);
@@ -334,20 +328,25 @@ impl Supervision<'_> {
             } else {
                 survivors::described(&left)
             };
-            let lock = if self.watch.holds.all.is_empty() {
+            let lock = if self.holds.all.is_empty() {
                 ""
             } else {
                 "; the lock is not released and expires with its lease"
             };
             report::error(format_args!("{what}{lock}"));
-            self.watch.holds.leave();
+            self.holds.leave();
+        }
+        // What could not be looked at may still be at work.
+        let may_leave_work = self.terms.policy.with_children || !matches!(exit, Exit::Command(_));
+        if self.child.script.is_some() && may_leave_work && !procfs::sees_all() {
+            self.holds.leave();
         }
         if let (Some(modes), false) = (&self.modes, matches!(exit, Exit::Command(_))) {
             modes.restore();
         }
         if let Exit::Signal(number) = exit
             && Some(number) != self.signal
-            && !(self.watch.session.has_killed() && number == sys::SIGKILL)
+            && !(self.session.has_killed() && number == sys::SIGKILL)
         {
             messages::report_foreign_kill(number);
         }
@@ -364,7 +363,7 @@ impl Supervision<'_> {
                 report::error(format_args!("{}; {what}", self.loss()));
             }
             StopReason::Timeout => {
-                let max_runtime = duration::exact(self.work.timeout.unwrap_or_default());
+                let max_runtime = duration::exact(self.terms.timeout.unwrap_or_default());
                 report::error(format_args!(
                     "ran longer than --max-runtime {max_runtime}; {what}"
                 ));
@@ -384,7 +383,7 @@ impl Supervision<'_> {
         // Also if redlock asks by now: a renewal was due, too.
         let silence = if self.stood_still {
             "redlock or this machine was suspended".into()
-        } else if self.watch.holds.renewals.is_under_way() {
+        } else if self.holds.renewals.is_under_way() {
             format!("no answer from Redis at {}", self.terms.locks)
         } else {
             "Redis answered too late".into()
@@ -394,19 +393,14 @@ impl Supervision<'_> {
 
     /// Asks COMMAND's tree to terminate, except what a signal of this reach has reached.
     fn terminate(&mut self, reason: StopReason, reach: Reach) {
-        let refused = self.child.terminate(self.watch.next_stop(), reach);
-        self.watch.session.walked(self.child.walk);
+        let refused = self.child.terminate(self.next_stop(), reach);
+        self.session.walked(self.child.walk);
         self.announce(reason, "stopping the command");
         self.note_refused(&refused);
     }
-}
 
-impl<'a> Executor<'a> for Supervision<'a> {
-    fn watch(&mut self) -> &mut Watch<'a> {
-        &mut self.watch
-    }
-
-    fn perform(&mut self, action: Action) -> Step {
+    /// Performs `action`, or ends the loop.
+    pub(super) fn perform(&mut self, action: Action) -> Step {
         match action {
             Action::Forward(signal) => {
                 self.job_control.passed_on(signal);
@@ -419,9 +413,13 @@ impl<'a> Executor<'a> for Supervision<'a> {
                 let refused = needed(self.suspend())?;
                 self.note_refused(&refused);
             }
+            Action::Warn if self.child.script.is_some() => {
+                self.child.forward(SIGURG);
+                return ControlFlow::Break(Ok(Exit::Lost));
+            }
             Action::Warn => {
                 if !self.messages.has_lost_one() {
-                    self.watch.holds.renewals.give_up();
+                    self.holds.renewals.give_up();
                 }
                 report::error(format_args!(
                     "{}; the command continues without the lock",
@@ -439,16 +437,16 @@ impl<'a> Executor<'a> for Supervision<'a> {
             Action::KillRest => {
                 let refused = self.child.kill();
                 // A large process takes a moment to end. If there is none left, the lock is kept for it.
-                let lease = self.watch.holds.lease();
+                let lease = self.holds.lease();
                 let is_late = lease.is_some_and(|lease| lease.deadline() <= now() + INSIST_BEFORE);
                 if is_late || !refused.is_empty() {
-                    self.watch.holds.insist();
+                    self.holds.insist();
                 }
                 self.note_refused(&refused);
             }
             Action::NameSurvivors => {
-                self.watch.holds.insist();
-                let waits = if self.watch.holds.all.is_empty() {
+                self.holds.insist();
+                let waits = if self.holds.all.is_empty() {
                     "redlock waits"
                 } else {
                     "the lock is kept"
@@ -469,31 +467,23 @@ impl<'a> Executor<'a> for Supervision<'a> {
         ControlFlow::Continue(())
     }
 
-    /// With the first renewal comes all that a short run never has.
-    fn renew(&mut self) {
-        let Watch { session, holds, .. } = &mut self.watch;
-        let dead_by = session.dead_by(&holds.renewals);
-        let by_renewal = session.by_renewal(&holds.renewals);
-        holds.start_watchdog(&self.child, dead_by, by_renewal);
-        holds.renew();
+    /// Renews the locks. With the first renewal comes all that a short run never has.
+    pub(super) fn renew(&mut self) {
+        if self.child.script.is_none() {
+            let dead_by = self.session.dead_by(&self.holds.renewals);
+            let by_renewal = self.session.by_renewal(&self.holds.renewals);
+            self.holds.start_watchdog(&self.child, dead_by, by_renewal);
+        }
+        self.holds.renew();
         self.look_at_work();
     }
 
-    fn reap(&mut self) -> Step {
-        self.more_to_reap = false;
-        // What was killed ends all at once, and to look for what is left takes longer the more of it is there.
-        let at_once = if self.watch.session.has_killed() {
-            usize::MAX
-        } else {
-            AT_ONCE
-        };
-        for _ in 0..at_once {
-            let Some(reaped) = needed(self.child.reap())? else {
-                return ControlFlow::Continue(());
-            };
+    /// Takes in what has ended.
+    pub(super) fn reap(&mut self) -> Step {
+        while let Some(reaped) = needed(self.child.reap())? {
             match reaped {
                 Reaped::Child(status) => {
-                    let watchdog = self.watch.holds.watchdog.iter();
+                    let watchdog = self.holds.watchdog.iter();
                     watchdog.for_each(Watchdog::tell_reaped);
                     // One for the whole job has come before COMMAND could end by it.
                     self.take_signals()?;
@@ -503,17 +493,24 @@ impl<'a> Executor<'a> for Supervision<'a> {
                 Reaped::Tree => return self.apply(session::Event::TreeEnded),
             }
         }
-        self.more_to_reap = true;
         ControlFlow::Continue(())
     }
 
-    fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> Step {
-        let more = self.more_to_reap.then(now);
-        let due = due.into_iter().chain(self.job_control.due()).chain(more);
-        let due = due.min();
-        needed(self.watch.sleep(due, timer, std::iter::empty()))?;
+    /// Sleeps until something comes, or until it is `due` for the session or the locks; takes in what has come, except news.
+    pub(super) fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> Step {
+        let script = self.child.script.as_ref();
+        let look_at = script.and_then(Script::look_at);
+        let due = due.into_iter().chain(self.job_control.due()).chain(look_at);
+        needed(timer.set(due.min()))?;
+        let sources = [
+            Some(self.signals.as_fd()),
+            Some(timer.as_fd()),
+            script.and_then(Script::end),
+        ];
+        let sources = sources.into_iter().chain(self.holds.poll_fds());
+        needed(poll::sleep(sources, None))?;
         let woke = now();
-        if let Some(stop) = self.watch.next_stop().filter(|&stop| woke >= stop) {
+        if let Some(stop) = self.next_stop().filter(|&stop| woke >= stop) {
             self.stood_still |= woke >= stop + STOOD_STILL;
             // A renewal may have succeeded meanwhile.
             self.take_news()?;
@@ -524,17 +521,29 @@ impl<'a> Executor<'a> for Supervision<'a> {
         self.notice_stop()
     }
 
-    /// Notes what matters for messages first.
-    fn on_news(&mut self, news: &LockNews) -> Step {
+    /// Takes in a consequence of an answer. Notes what matters for messages first.
+    pub(super) fn on_news(&mut self, news: &LockNews) -> Step {
         if let LockNews::Held {
             is_renewed: true, ..
         } = news
         {
             // An answer that came while redlock stood still may be too old, too.
-            self.stood_still &= self.watch.next_stop().is_some_and(|stop| now() >= stop);
+            self.stood_still &= self.next_stop().is_some_and(|stop| now() >= stop);
         }
         self.messages.note(news, self.stood_still);
-        self.apply(session::Event::News(news))
+        match news {
+            // A keeper has one lock.
+            LockNews::Released(_) if self.child.script.is_some() => {
+                ControlFlow::Break(Ok(Exit::Command(0)))
+            }
+            LockNews::Cancelled(..)
+                if self.child.script.is_some() && self.terms.policy.only_warn =>
+            {
+                self.child.forward(SIGURG);
+                self.apply(session::Event::Tick)
+            }
+            news => self.apply(session::Event::News(news)),
+        }
     }
 }
 

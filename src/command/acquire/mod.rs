@@ -30,6 +30,7 @@ use crate::stderr;
 use crate::supervise::keeper::{self, Target};
 use crate::supervise::process;
 use crate::supervise::procfs::{self, Stat};
+use crate::supervise::run::Terms as KeeperTerms;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::{self, poll};
 
@@ -135,7 +136,16 @@ fn acquire_and_print(
         kill_after: acquisition.terms.kill_after,
         ..Policy::default()
     };
-    keeper::leave_behind(target, policy, holds, signals)
+    let terms = KeeperTerms {
+        policy,
+        timeout: None,
+        names: &acquisition.names,
+        locks: &settings.locks,
+        who: &acquisition.request.who,
+        verbosity: settings.verbosity,
+        hook: None,
+    };
+    keeper::leave_behind(target, &terms, holds, signals)
 }
 
 /// Said of a keeper that may not find all that its script has started.
@@ -160,7 +170,7 @@ fn target(pid: i32, options: &cli::Acquire, settings: &Settings) -> Result<Targe
             "$BASHPID inside $(...) is the subshell, which ends when the $(...) does; store $BASHPID in a variable before the $(...), and give that variable",
         ));
     }
-    Target::new(pid, settings.only_warn).map_err(|error| match error.kind() {
+    Target::new(pid, settings.only_warn, options.with_children).map_err(|error| match error.kind() {
         ErrorKind::NotFound => unfit("no such process"),
         ErrorKind::PermissionDenied => unfit(&format!(
             "redlock isn't permitted to stop that process if the lock is lost ({error}); REDLOCK_ON_LOST=warn leaves it running"

@@ -82,7 +82,6 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         words: command,
         prepared,
         environment: Environment::new(),
-        timeout: settings.max_runtime(options.max_runtime),
     };
     run.acquire_and_run(work)
 }
@@ -353,6 +352,7 @@ impl Run<'_> {
                 kill_after: acquisition.terms.kill_after,
                 ..Policy::default()
             },
+            timeout: acquisition.settings.max_runtime(options.max_runtime),
             names: &acquisition.names,
             locks: &acquisition.settings.locks,
             who: &acquisition.request.who,
