@@ -207,21 +207,13 @@ impl HeldLocks {
         }
     }
 
-    /// Has a watchdog kill this child, which has to be dead by then, where redlock can't. Where none can be started, it is
-    /// tried again at the next renewal.
-    pub fn start_watchdog(
-        &mut self,
-        child: &Child,
-        dead_by: Option<Moment>,
-        by_renewal: Option<Duration>,
-    ) {
-        if self.watchdog.as_mut().is_some_and(Watchdog::is_alive) {
-            return;
+    /// Has a watchdog kill this child where redlock can't. Where none can be started, it is tried again at the next renewal.
+    pub fn start_watchdog(&mut self, child: &Child) {
+        if !self.watchdog.as_mut().is_some_and(Watchdog::is_alive) {
+            let renewer = self.renewer();
+            let started = renewer.and_then(|renewer| Watchdog::start(child, renewer));
+            self.watchdog = started.ok();
         }
-        let renewer = self.renewer();
-        let started =
-            renewer.and_then(|renewer| Watchdog::start(child, dead_by, by_renewal, renewer));
-        self.watchdog = started.ok();
     }
 
     /// Takes in results of renewals and checks, and what went wrong between them. A lock that is gone is forgotten.

@@ -106,13 +106,18 @@ impl Supervision<'_> {
     /// Has the session decide about an event, and carries that out. The watchdog gets the deadline first, as COMMAND may stop us.
     fn apply(&mut self, event: Event) -> Step {
         let actions = self.decide(event);
+        self.tell_watchdog();
+        actions
+            .into_iter()
+            .try_for_each(|action| self.perform(action))
+    }
+
+    /// Tells the watchdog by when COMMAND has to be dead.
+    fn tell_watchdog(&mut self) {
         let renewals = &self.holds.renewals;
         if let Some(watchdog) = &mut self.holds.watchdog {
             let by_renewal = self.session.by_renewal(renewals);
             watchdog.tell(self.session.dead_by(renewals), by_renewal);
         }
-        actions
-            .into_iter()
-            .try_for_each(|action| self.perform(action))
     }
 }

@@ -470,9 +470,8 @@ impl<'a> Supervision<'a> {
     /// Renews the locks. With the first renewal comes all that a short run never has.
     pub(super) fn renew(&mut self) {
         if self.child.script.is_none() {
-            let dead_by = self.session.dead_by(&self.holds.renewals);
-            let by_renewal = self.session.by_renewal(&self.holds.renewals);
-            self.holds.start_watchdog(&self.child, dead_by, by_renewal);
+            self.holds.start_watchdog(&self.child);
+            self.tell_watchdog();
         }
         self.holds.renew();
         self.look_at_work();

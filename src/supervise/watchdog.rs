@@ -31,8 +31,7 @@ use crate::sys::{self, ReceivedSignal, WATCHDOG};
 /// How often it kills what is left.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The time between two looks for COMMAND's tree, and how long each may take.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How long a look for COMMAND's tree may take.
 const LOOK_FOR: Duration = Duration::from_secs(1);
 
 /// For how long it kills what a killed redlock has left: what withstands that can't be killed.
@@ -99,14 +98,8 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Has one forked that kills this child, whose number is its own until this returns, and which has to be dead by then.
-    /// The thread that renews does that.
-    pub fn start(
-        child: &Child,
-        dead_by: Option<Moment>,
-        by_renewal: Option<Duration>,
-        renewer: &Renewer,
-    ) -> io::Result<Self> {
+    /// Has one forked that kills this child, whose number is its own until this returns. The thread that renews does that.
+    pub fn start(child: &Child, renewer: &Renewer) -> io::Result<Self> {
         let ends = UnixStream::pair()?;
         let file = |end: UnixStream| -> io::Result<File> {
             end.set_nonblocking(true)?;
@@ -116,10 +109,10 @@ impl Watchdog {
         let (announce, number) = sync_channel(1);
         let watch = Watch {
             child: child.clone(),
-            command: shown(child),
-            by_main: dead_by.unwrap_or(NEVER),
+            started: shown(child),
+            command: None,
+            by_main: NEVER,
             by_renewal: None,
-            looked: None,
         };
         renewer.call(Box::new(move || {
             if let Ok(pid) = sys::fork_apart(WATCHDOG, its, |pipe| watch.run(&pipe)) {
@@ -129,8 +122,8 @@ impl Watchdog {
         }));
         Ok(Self {
             pipe: Arc::new(pipe),
-            told: (DEAD_BY, dead_by.unwrap_or(NEVER)),
-            by_renewal,
+            told: (DEAD_BY, NEVER),
+            by_renewal: None,
             signals: Vec::new(),
             number,
         })
@@ -215,14 +208,14 @@ fn shown(child: &Child) -> Option<Process> {
 /// State of the watchdog.
 struct Watch {
     child: Child,
-    /// COMMAND itself.
-    command: Option<Process>,
+    /// COMMAND as /proc has shown it before.
+    started: Option<Process>,
+    /// COMMAND itself, unless it was reaped before.
+    command: Option<ProcessFd>,
     /// By when it has to be dead, by the main thread.
     by_main: Moment,
     /// By when it has to be dead, by the last renewal.
     by_renewal: Option<Moment>,
-    /// When it last looked for COMMAND's tree.
-    looked: Option<Moment>,
 }
 
 /// The end of a watchdog's work.
@@ -244,23 +237,24 @@ impl Watch {
         // COMMAND is killed by that without a look at what may keep us waiting: its number, /proc. That shows another process
         // once COMMAND was reaped, and with hidepid nothing of a setuid one.
         let command = ProcessFd::of(self.child.pid.as_raw()).ok().flatten();
-        let may_be = !self.child.reaped && self.is_shown() != Some(false);
-        let command = command.filter(|_| may_be);
+        let shown = shown(&self.child);
+        let may_be = !self.child.reaped && (shown.is_none() || shown == self.started);
+        self.command = command.filter(|_| may_be);
+        self.child.reaped |= !may_be;
         loop {
             match self.listen(pipe) {
                 None => {}
                 Some(End::Dismissed) => return,
-                Some(End::RedlockIsDead) => return self.kill_orphans(command.as_ref()),
+                Some(End::RedlockIsDead) => return self.kill_orphans(),
             }
             let due = if now() >= self.dead_by() {
-                self.kill_command(command.as_ref());
-                self.note_reaped(command.as_ref());
+                self.kill_command();
                 self.child.kill();
                 now() + LOOK
             } else {
-                // Both are hard to find out when redlock is dead.
-                self.note_reaped(command.as_ref());
-                self.look();
+                // What has lost its parent is hard to find when redlock is dead.
+                let until = self.dead_by().min(now() + LOOK_FOR);
+                self.child.look(Some(until));
                 self.dead_by()
             };
             if timer.set(Some(due)).is_err() {
@@ -277,25 +271,18 @@ impl Watch {
         }
     }
 
-    /// Looks for COMMAND's tree, but not again and again, nor beyond the moment by which it has to be dead.
-    fn look(&mut self) {
-        let began = now();
-        if self.looked.is_some_and(|at| began < at + LOOK_AGAIN) {
+    /// Kills COMMAND, and its group, before anything that may take its time, unless it was reaped: then its number, and that of
+    /// its group, may be another's.
+    fn kill_command(&mut self) {
+        let Some(command) = &self.command else {
             return;
+        };
+        let permission = command.signal(0);
+        if permission.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH)) {
+            self.child.reaped = true;
         }
-        let until = self.dead_by().min(began + LOOK_FOR);
-        self.child.look(Some(until));
-        self.looked = Some(now());
-    }
-
-    /// Kills COMMAND, and its group, before anything that may take its time, unless it was reaped.
-    fn kill_command(&self, command: Option<&ProcessFd>) {
-        if let Some(command) = command
-            && command.signal(0).is_ok()
-        {
-            self.child.kill_group();
-            let _ = command.signal(sys::SIGKILL);
-        }
+        self.child.kill_group();
+        let _ = command.signal(sys::SIGKILL);
     }
 
     /// Takes in what redlock has sent.
@@ -324,20 +311,9 @@ impl Watch {
             .map_or(self.by_main, |at| at.max(self.by_main))
     }
 
-    /// Whether redlock has reaped COMMAND: then its number, and that of its group, may be another's.
-    fn note_reaped(&mut self, command: Option<&ProcessFd>) {
-        let has_ended = command.is_none_or(ProcessFd::has_ended);
-        self.child.reaped |= has_ended && self.is_shown() != Some(true);
-    }
-
-    /// Returns whether /proc shows COMMAND under its number, if it shows any process.
-    fn is_shown(&self) -> Option<bool> {
-        shown(&self.child).map(|process| Some(process) == self.command)
-    }
-
     /// Kills what a killed redlock has left. Its orphans have other parents now.
-    fn kill_orphans(mut self, command: Option<&ProcessFd>) {
-        self.kill_command(command);
+    fn kill_orphans(mut self) {
+        self.kill_command();
         let until = now() + GIVE_UP_AFTER;
         let mut pause = Duration::from_millis(1);
         while self.child.kill_orphans() > 0 && now() < until {
