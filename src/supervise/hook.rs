@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::HeldLocks;
 use super::environment::list_of;
@@ -114,40 +114,42 @@ impl Hook<'_> {
     fn told(&self, news: &News) -> [String; 10] {
         let names = truncated(list_of(self.names).to_string_lossy().into_owned());
         let fences = &self.fences[..self.fences.len().min(MOST_FENCES)];
-        let fences_as_text: Vec<String> = fences.iter().map(u64::to_string).collect();
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let status = news.exit.map(Exit::code);
-        let reason = self.who.reason.clone().map(truncated);
-        let command = truncated(report::command_line(&self.who.command));
-        let who = truncated(client_in_words(self.who));
-        let by = news.by.clone().map(truncated);
-        let or_empty = |value: Option<String>| value.unwrap_or_default();
-        // What others are called is theirs to choose: in JSON it is as they have chosen.
-        let by_escaped = by.as_deref().map(|by| truncated(escaped(by).into_owned()));
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let json = json!({
             "at": report::timestamp(ms(since_1970.unwrap_or_default())),
             "event": news.event,
-            "name": &names,
+            "name": names,
             "fences": fences,
             "waited_ms": self.waited_ms,
             "ran_ms": news.ran.map(ms),
-            "status": status,
-            "reason": &reason,
-            "by": by,
-            "command": &command,
-            "who": who,
+            "status": news.exit.map(Exit::code),
+            "reason": self.who.reason.clone().map(truncated),
+            "by": news.by.clone().map(truncated),
+            "command": truncated(report::command_line(&self.who.command)),
+            "who": truncated(client_in_words(self.who)),
         });
+        let text = |key: &str| match &json[key] {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            Value::Array(all) => {
+                let all: Vec<String> = all.iter().map(Value::to_string).collect();
+                all.join(" ")
+            }
+            number => number.to_string(),
+        };
+        // What others are called is theirs to choose: in JSON it is as they have chosen.
+        let by = truncated(escaped(&text("by")).into_owned());
         [
-            (EVENT, news.event.to_owned()),
-            (NAME, names),
-            (FENCE, fences_as_text.join(" ")),
-            (WAITED_MS, self.waited_ms.to_string()),
-            (RAN_MS, or_empty(news.ran.map(|ran| ms(ran).to_string()))),
-            (STATUS, or_empty(status.map(|status| status.to_string()))),
-            (REASON, or_empty(reason)),
-            (BY, or_empty(by_escaped)),
-            (COMMAND, command),
+            (EVENT, text("event")),
+            (NAME, text("name")),
+            (FENCE, text("fences")),
+            (WAITED_MS, text("waited_ms")),
+            (RAN_MS, text("ran_ms")),
+            (STATUS, text("status")),
+            (REASON, text("reason")),
+            (BY, by),
+            (COMMAND, text("command")),
             (JSON, report::escaped_json(&json.to_string()).into_owned()),
         ]
         .map(|(name, value)| format!("{name}={value}"))
@@ -260,8 +262,6 @@ fn attend(mut result: File, words: &[CString], variables: &[CString]) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     #[test]
