@@ -309,23 +309,16 @@ impl Tree {
         };
         // The times of starts are rounded, so that one shortly before may seem to be after that.
         let is_younger = |stat: &Stat| stat.started + TICK > self.since.since_boot();
-        let is_excluded = |stat: &Stat| is_earlier(stat) || !is_younger(stat);
         // The kernel gives an orphan to the nearest ancestor that adopts orphans, or else to the first process.
         let may_adopt = |stat: &Stat| stat.pid == FIRST || ancestors.contains(&stat.process());
-        let is_orphaned = |stat: &Stat| {
-            let mut child = *stat;
-            loop {
-                match find(child.parent) {
-                    None => return true,
-                    Some(parent) if may_adopt(parent) => {
-                        let adopts = [FIRST, adopter].contains(&parent.pid);
-                        return adopts || parent.session != child.session;
-                    }
-                    // All below a keeper works for redlock: a hook, say.
-                    Some(parent) if parent.is_keeper() || is_excluded(parent) => return false,
-                    Some(parent) => child = *parent,
-                }
+        let is_orphaned = |stat: &Stat| match find(stat.parent) {
+            None => true,
+            Some(parent) if may_adopt(parent) => {
+                let adopts = [FIRST, adopter].contains(&parent.pid);
+                adopts || parent.session != stat.session
             }
+            // Of its parent's work, or of none.
+            Some(_) => false,
         };
         let is_redlocks = |stat: &Stat| stat.is_keeper() || stat.is_helper();
         let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !is_redlocks(stat);
