@@ -89,8 +89,6 @@ impl Prepared {
 pub enum Reaped {
     /// The child itself ended.
     Child(ExitStatus),
-    /// An orphan that we adopted, or a child that was there before.
-    Other,
     /// It has ended before, and the kernel says that nothing of its tree is left.
     Tree,
 }
@@ -243,21 +241,16 @@ impl Child {
             let _ = sys::kill(-self.pid.as_raw(), sys::SIGTERM);
         }
         let asks = |pid: Pid| {
+            if Stat::read(pid).is_some_and(|stat| stat.is_stopped) {
+                let _ = sys::kill(pid.as_raw(), sys::SIGCONT);
+            }
             // For these it is enough to know whether we may signal them.
             let has_got_it = reach == Reach::All
                 || (has_group && getpgid(Some(pid)) == Ok(self.pid))
                 || (reach == Reach::Group && is_in_our_group(pid));
             if has_got_it { 0 } else { sys::SIGTERM }
         };
-        let wakes = |pid: Pid| {
-            let is_stopped = Stat::read(pid).is_some_and(|stat| stat.is_stopped);
-            if is_stopped { sys::SIGCONT } else { 0 }
-        };
-        let mut not_permitted = self.signal_tree(kill_at, asks);
-        not_permitted.extend(self.signal_tree(kill_at, wakes));
-        not_permitted.sort();
-        not_permitted.dedup();
-        not_permitted
+        self.signal_tree(kill_at, asks)
     }
 
     /// Asks those of the tree to terminate that did not take the INT of the child's group: they are of
@@ -338,29 +331,28 @@ impl Child {
         not_permitted
     }
 
-    /// Reaps what has ended, up to the next that matters; `None` when nothing has for now.
+    /// Reaps what has ended, up to the next that matters; `None` when nothing has for now. Orphans that we adopted, and children
+    /// that were there before, don't matter.
     pub fn reap(&mut self) -> io::Result<Option<Reaped>> {
         if let Some(script) = &mut self.script {
             return Ok(script.reap(self.pid, &mut self.reaped, &mut self.tree));
         }
-        match sys::reap() {
-            Ok(Some((pid, status))) => {
-                let pid = Pid::from_raw(pid);
-                self.tree.forget(pid);
-                if pid != self.pid {
-                    return Ok(Some(Reaped::Other));
+        loop {
+            let has_none = match sys::reap() {
+                Ok(Some((pid, status))) => {
+                    let pid = Pid::from_raw(pid);
+                    self.tree.forget(pid);
+                    if pid == self.pid {
+                        self.reaped = true;
+                        return Ok(Some(Reaped::Child(status)));
+                    }
+                    continue;
                 }
-                self.reaped = true;
-                Ok(Some(Reaped::Child(status)))
-            }
-            Ok(None) if self.reaped && self.tree.has_only_earlier_children() => {
-                Ok(Some(Reaped::Tree))
-            }
-            Ok(None) => Ok(None),
-            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
-                Ok(self.reaped.then_some(Reaped::Tree))
-            }
-            Err(error) => Err(error),
+                Ok(None) => self.reaped && self.tree.has_only_earlier_children(),
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => self.reaped,
+                Err(error) => return Err(error),
+            };
+            return Ok(has_none.then_some(Reaped::Tree));
         }
     }
 }

@@ -49,10 +49,7 @@ pub fn is_there(pid: Pid) -> bool {
 
 /// Whether the process with this pid has not ended. One that may not be looked at counts as alive.
 pub fn is_alive(pid: Pid) -> bool {
-    match Stat::read(pid) {
-        Some(stat) => !stat.has_ended,
-        None => is_there(pid),
-    }
+    Process::read(pid).is_some_and(|process| process.is_alive())
 }
 
 /// A process, identified by its pid and the time of its start, as the pid may be reused.

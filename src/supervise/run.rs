@@ -100,17 +100,6 @@ pub struct WorkResult {
     pub by: Option<String>,
 }
 
-impl WorkResult {
-    /// It was never started.
-    pub fn not_started(exit: Exit) -> Self {
-        Self {
-            exit,
-            ran: Duration::ZERO,
-            by: None,
-        }
-    }
-}
-
 /// Time before the end of a lease from which work that was killed, and still lives, keeps its lock.
 const INSIST_BEFORE: Duration = Duration::from_millis(100);
 
@@ -286,33 +275,22 @@ impl<'a> Supervision<'a> {
         }
         self.session.give_up(now());
         let until = now() + GIVE_UP_WITHIN;
-        let mut exit = Exit::Internal;
-        while now() < until {
+        while now() < until && !self.session.is_over() {
             let _ = self.child.kill();
-            match self.child.reap() {
-                Ok(Some(Reaped::Tree)) => {
-                    self.decide(session::Event::TreeEnded);
-                    break;
+            let event = match self.child.reap() {
+                Ok(Some(Reaped::Tree)) => session::Event::TreeEnded,
+                Ok(Some(Reaped::Child(status))) => session::Event::Ended(status),
+                Ok(None) | Err(_) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
                 }
-                Ok(Some(Reaped::Other)) => {}
-                Ok(Some(Reaped::Child(status))) => {
-                    self.decide(session::Event::Ended(status));
-                    // A COMMAND that was killed has no exit status.
-                    if status.code().is_some() {
-                        exit = self.session.exit();
-                    }
-                }
-                Ok(None) | Err(_) => std::thread::sleep(Duration::from_millis(1)),
-            }
+            };
+            self.decide(event);
         }
-        let killed = match exit {
-            Exit::Internal => ", so it was killed",
-            _ => "",
-        };
         report::error(format_args!(
-            "can't supervise the command any more{killed}: {error:#}"
+            "can't supervise the command any more, so it was killed: {error:#}"
         ));
-        exit
+        Exit::Internal
     }
 
     /// The run is over: reports what is left of it, and keeps what must not be released. Only the kernel's word that
@@ -488,7 +466,6 @@ impl<'a> Supervision<'a> {
                     self.take_signals()?;
                     self.apply(session::Event::Ended(status))?;
                 }
-                Reaped::Other => {}
                 Reaped::Tree => return self.apply(session::Event::TreeEnded),
             }
         }

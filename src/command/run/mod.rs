@@ -363,7 +363,11 @@ impl Run<'_> {
             .unwrap_or_else(|error| {
                 let Refusal(exit, line) = cannot_run(&work.words, &error);
                 report::error(line);
-                WorkResult::not_started(exit)
+                WorkResult {
+                    exit,
+                    ran: Duration::ZERO,
+                    by: None,
+                }
             });
         let mode = mode_after(exit, options.hold_at_least);
         // The server answers this process before it notifies the next holder. A hook would inherit this.
