@@ -27,8 +27,9 @@ use crate::sys;
 
 /// The process for which a lock is kept, and what it starts from then on.
 pub struct Target {
-    child: Child,
-    process: Arc<ProcessFd>,
+    pid: Pid,
+    tree: Tree,
+    script: Script,
     /// Its identity, by which its descendants recognize it.
     pub instance: String,
 }
@@ -60,32 +61,25 @@ impl Target {
             process.signal(0)?;
         }
         let instance = process.instance(pid).unwrap_or_default();
-        let (pid, process) = (Pid::from_raw(pid), Arc::new(process));
+        let pid = Pid::from_raw(pid);
         let script = Script {
-            process: Arc::clone(&process),
+            process: Arc::new(process),
             ancestors: procfs::ancestors(pid).map(|stat| stat.process()).collect(),
             execution: Execution::of(pid),
             with_orphans: with_children,
             suspect: None,
         };
-        let child = Child {
-            pid,
-            own_group: false,
-            reaped: false,
-            tree: Tree::below(pid),
-            walk: Duration::ZERO,
-            script: Some(script),
-        };
         Ok(Self {
-            child,
-            process,
+            pid,
+            tree: Tree::below(pid),
+            script,
             instance,
         })
     }
 
     /// Its pid, and itself.
     pub fn process(&self) -> (i32, &ProcessFd) {
-        (self.child.pid.as_raw(), &self.process)
+        (self.pid.as_raw(), &self.script.process)
     }
 }
 
@@ -189,14 +183,11 @@ pub fn leave_behind(
     signals: &Signals,
 ) -> Result<Option<Exit>> {
     holds.reclaim_client(None, || {});
-    let Target {
-        mut child, process, ..
-    } = target;
-    let own = [process.as_fd(), signals.as_fd()];
+    let own = [target.script.process.as_fd(), signals.as_fd()];
     let kept: Vec<BorrowedFd> = holds.client.fds().chain(own).collect();
     stderr::flush(stderr::LINGER);
     sys::await_other_threads();
-    let words = format!("redlock\0acquire\0--while-pid\0{}", child.pid);
+    let words = format!("redlock\0acquire\0--while-pid\0{}", target.pid);
     let forked = sys::fork_daemon(sys::KEEPER, &words, &kept);
     let forked =
         forked.context("can't start the keeper, the background process that renews the lock")?;
@@ -206,6 +197,14 @@ pub fn leave_behind(
         return Ok(None);
     }
     stderr::silence();
+    let mut child = Child {
+        pid: target.pid,
+        own_group: false,
+        reaped: false,
+        tree: target.tree,
+        walk: Duration::ZERO,
+        script: Some(target.script),
+    };
     // What an outer job holds has its token, and that job works under it as well.
     child.tree.evidence.ids = holds.ids();
     let mut supervision = Supervision::new(terms, child, holds, signals);

@@ -46,7 +46,6 @@ struct Supervision<'a> {
     job_control: JobControl,
     /// redlock woke long after COMMAND had to be stopped.
     stood_still: bool,
-    signal: Option<i32>,
     /// Modes of the terminal before COMMAND changed them, if there is a terminal.
     modes: Option<TerminalModes>,
     /// When COMMAND was started.

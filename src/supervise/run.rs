@@ -23,9 +23,7 @@ use crate::decide::renewals::LockNews;
 use crate::decide::session::{self, Action, Policy, Session, StopReason};
 use crate::duration;
 use crate::report;
-use crate::signal::{
-    SIGCHLD, SIGCONT, SIGTERM, SIGTSTP, SIGURG, Signals, ends_waiting, is_passed_up,
-};
+use crate::signal::{SIGCHLD, SIGCONT, SIGTERM, SIGTSTP, SIGURG, Signals, is_passed_up};
 use crate::supervise::child::{Child, Prepared, Reaped, Refused};
 use crate::supervise::keeper::Script;
 use crate::supervise::procfs::Stat;
@@ -107,15 +105,12 @@ const INSIST_BEFORE: Duration = Duration::from_millis(100);
 /// reaches it as well, and then continues the group. Any other sender of the group, such as a script that runs `kill $!`,
 /// may have meant redlock alone: COMMAND gets the signal twice rather than never.
 fn was_sent_to_group(received: &ReceivedSignal) -> bool {
-    let own_group = getpgrp().as_raw();
-    let sends_to_group = |sender: Stat| {
-        sender.is_timeout && sender.group == own_group && sender.ignores(received.signal)
+    let is_relay = |sender: Stat| {
+        let is_in_group = sender.group == getpgrp().as_raw();
+        sender.is_timeout && is_in_group && sender.ignores(received.signal)
     };
-    received
-        .sender
-        .and_then(Stat::read)
-        .is_some_and(sends_to_group)
-        && sys::is_pending(SIGCONT)
+    let sender = received.sender.and_then(Stat::read);
+    sender.is_some_and(is_relay) && sys::is_pending(SIGCONT)
 }
 
 impl<'a> Supervision<'a> {
@@ -142,7 +137,6 @@ impl<'a> Supervision<'a> {
             survivors_named: false,
             job_control: JobControl::new(terms.policy.on_terminal),
             stood_still: false,
-            signal: None,
             modes: None,
             began,
         }
@@ -165,9 +159,6 @@ impl<'a> Supervision<'a> {
                     self.child.forward(SIGTERM);
                 }
                 continue;
-            }
-            if ends_waiting(received.signal) {
-                self.signal.get_or_insert(received.signal);
             }
             let reach = self.reach_of(&received);
             let received = ReceivedSignal { reach, ..received };
@@ -323,7 +314,6 @@ impl<'a> Supervision<'a> {
             modes.restore();
         }
         if let Exit::Signal(number) = exit
-            && Some(number) != self.signal
             && !(self.session.has_killed() && number == sys::SIGKILL)
         {
             messages::report_foreign_kill(number);

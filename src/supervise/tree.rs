@@ -58,33 +58,27 @@ const TICK: Duration = Duration::from_millis(10);
 impl Tree {
     /// What descends from us from now on. Costs next to nothing where we have no children yet.
     pub fn ours() -> Self {
-        let mut tree = Self::of(Pid::this(), now());
-        tree.is_ours = true;
-        if sys::has_children() {
-            tree.note_earlier();
-        }
-        tree
+        Self::of(Pid::this(), true)
     }
 
     /// What descends from a process from now on.
     pub fn below(root: Pid) -> Self {
-        let mut tree = Self::of(root, now());
-        tree.note_earlier();
-        tree
+        Self::of(root, false)
     }
 
-    fn note_earlier(&mut self) {
-        let children = children(self.root, self.is_ours);
-        self.earlier = children.into_iter().filter_map(Process::read).collect();
-    }
-
-    fn of(root: Pid, since: Moment) -> Self {
+    fn of(root: Pid, is_ours: bool) -> Self {
+        let since = now();
+        let earlier = if is_ours && !sys::has_children() {
+            Vec::new()
+        } else {
+            children(root, is_ours)
+        };
         Self {
             root,
-            is_ours: false,
+            is_ours,
             session: getsid(Some(root)).map_or(0, Pid::as_raw),
             since,
-            earlier: Vec::new(),
+            earlier: earlier.into_iter().filter_map(Process::read).collect(),
             root_has_ended: false,
             found: Vec::new(),
             evidence: Evidence::default(),
