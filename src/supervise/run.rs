@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -192,6 +193,22 @@ impl<'a> Supervision<'a> {
         let within = stop.map_or(within, |stop| within.min(stop.since(now())));
         let watchdog = self.holds.watchdog.as_mut();
         watchdog.is_some_and(|watchdog| watchdog.has_got(received, within))
+    }
+
+    /// Waits for the signal that has ended COMMAND: one for the whole job may reach redlock last, as Jenkins begins with the
+    /// children. What COMMAND has left has it then.
+    fn await_own(&self, signal: Option<i32>) {
+        let Some(signal) = signal.filter(|&signal| is_passed_up(signal)) else {
+            return;
+        };
+        if self.child.tree.left().is_empty() {
+            return;
+        }
+        let until = now() + REACHES_ALL_WITHIN;
+        let until = self.next_stop().map_or(until, |stop| stop.min(until));
+        while !sys::is_pending(signal) && now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn look_whether_stopped(&mut self) {
@@ -452,7 +469,7 @@ impl<'a> Supervision<'a> {
                 Reaped::Child(status) => {
                     let watchdog = self.holds.watchdog.iter();
                     watchdog.for_each(Watchdog::tell_reaped);
-                    // One for the whole job has come before COMMAND could end by it.
+                    self.await_own(status.signal());
                     self.take_signals()?;
                     self.apply(session::Event::Ended(status))?;
                 }
