@@ -46,6 +46,8 @@ struct Supervision<'a> {
     job_control: JobControl,
     /// redlock woke long after COMMAND had to be stopped.
     stood_still: bool,
+    /// The first signal to redlock that may end COMMAND.
+    signal: Option<i32>,
     /// Modes of the terminal before COMMAND changed them, if there is a terminal.
     modes: Option<TerminalModes>,
     /// When COMMAND was started.

@@ -24,7 +24,9 @@ use crate::decide::renewals::LockNews;
 use crate::decide::session::{self, Action, Policy, Session, StopReason};
 use crate::duration;
 use crate::report;
-use crate::signal::{SIGCHLD, SIGCONT, SIGTERM, SIGTSTP, SIGURG, Signals, is_passed_up};
+use crate::signal::{
+    SIGCHLD, SIGCONT, SIGTERM, SIGTSTP, SIGURG, Signals, ends_waiting, is_passed_up,
+};
 use crate::supervise::child::{Child, Prepared, Reaped, Refused};
 use crate::supervise::keeper::Script;
 use crate::supervise::procfs::Stat;
@@ -138,6 +140,7 @@ impl<'a> Supervision<'a> {
             survivors_named: false,
             job_control: JobControl::new(terms.policy.on_terminal),
             stood_still: false,
+            signal: None,
             modes: None,
             began,
         }
@@ -160,6 +163,9 @@ impl<'a> Supervision<'a> {
                     self.child.forward(SIGTERM);
                 }
                 continue;
+            }
+            if ends_waiting(received.signal) {
+                self.signal.get_or_insert(received.signal);
             }
             let reach = self.reach_of(&received);
             let received = ReceivedSignal { reach, ..received };
@@ -331,6 +337,7 @@ impl<'a> Supervision<'a> {
             modes.restore();
         }
         if let Exit::Signal(number) = exit
+            && Some(number) != self.signal
             && !(self.session.has_killed() && number == sys::SIGKILL)
         {
             messages::report_foreign_kill(number);
