@@ -80,11 +80,6 @@ impl RedisCli {
         }
     }
 
-    /// Returns a line by which redis-cli does something with a whole cluster, of which the node at this place is one.
-    pub(super) fn cluster_line(&self, task: &str, place: &str) -> String {
-        self.command(&[], self.is_admin, &["--cluster", task, place])
-    }
-
     fn command(&self, place: &[String], as_user: bool, words: &[&str]) -> String {
         let options = place.iter().chain(&self.tls).map(String::as_str);
         let user = self.user.iter().filter(|_| as_user);
@@ -181,7 +176,5 @@ mod tests {
         let lines = RedisCli::admin_line(&both, &[&["A"], &["B"]], Some("twice"));
         let each = "redis-cli -h ::1 -p 7 A && redis-cli -h ::1 -p 7 B && redis-cli -h h A && redis-cli -h h B";
         assert_eq!(lines, format!("{each}  # twice"));
-        let fix = "redis-cli --askpass --cluster fix h:7";
-        assert_eq!(jobs.cluster_line("fix", "h:7"), fix);
     }
 }

@@ -1,13 +1,81 @@
-//! Refusals and other errors that servers answer with, as messages for users.
+//! Refusals and other errors that servers answer with, as messages for users: tables of sentences, and what no table can
+//! say.
+//!
+//! Each row of a table has signs of an error, which are separated by `|`, and the sentence for the user. A sign is a part of
+//! the error's text; the code of an error ends with a space.
 
 use redis::ServerError;
 
 use super::error::{Cause, Error, ErrorKind, quoted};
 use super::nodes::Redirect;
-use super::redis_cli::RedisCli;
 use super::server::{Part, Server};
 use super::slot::key_starts;
 use super::url::Address;
+
+/// Refusals of sentinels.
+const BY_SENTINELS: [&str; 2] = [
+    "NOAUTH |unauthenticated → the sentinel at {server} requires a password; add ?sentinel_password_file=PATH to the URL (and &sentinel_user=NAME, if it isn't the default user)",
+    "without any password → the sentinel at {server} needs no password; leave sentinel_password out of the URL",
+];
+
+/// Refusals of servers. "unauthenticated" answers a request with more than ten parts.
+const REFUSALS: [&str; 3] = [
+    "NOAUTH |unauthenticated → Redis at {server} requires a password; use REDLOCK_PASSWORD_FILE or the URL",
+    "without any password → Redis at {server} has no password set, but one was given {origin}; leave it out",
+    "DENIED  → Redis at {server} is in protected mode, which admits only clients on its own host; set a password there (requirepass) and use it here (REDLOCK_PASSWORD_FILE)",
+];
+
+/// Answers of a cluster's node for keys that it doesn't have, or doesn't have all of. Within a script, keys that have moved
+/// already are not local.
+const MOVING: [&str; 2] = [
+    "MOVED  → {server} doesn't have these keys; another node of the cluster has them now: {node}",
+    "ASK |TRYAGAIN |non local key → Redis at {server} is moving these keys to another node of its cluster; try again later",
+];
+
+/// Answer of a cluster's node that knows no address of the node with the keys.
+const NAMELESS: [&str; 1] = [
+    "MOVED  → another node of the cluster has these keys, but {server} doesn't name its host (\"{node}\"); set cluster-announce-hostname, or cluster-announce-ip, on that node",
+];
+
+/// Errors of servers, or databases, that can't hold locks as they are used.
+const UNSUITABLE: [&str; 7] = [
+    "CROSSSLOT  → Redis at {server} is a Redis Cluster, where all keys of redlock must be in one hash slot; use {scheme}-cluster://{place}, or a prefix with a hash tag, such as REDLOCK_PREFIX='{redlock}:', and the URL of the node that serves it",
+    "MOVED  → Redis at {server} is a Redis Cluster, and {node} serves these keys; use {scheme}-cluster://{place}, or a prefix with a hash tag, such as REDLOCK_PREFIX='{redlock}:', and the URL of the node that serves it",
+    "not served → Redis at {server} is a Redis Cluster, and no node serves the hash slot of these keys; assign it (`{cli} --cluster fix {place}`)",
+    "SELECT is not allowed → Redis at {server} is a Redis Cluster, which has only database 0; leave the database out of the URL",
+    "DB index → Redis at {server} doesn't have the URL's database; unless configured otherwise, the databases are 0 to 15",
+    "No such master → the sentinel at {server} knows no primary with the name in the URL; `{cli} SENTINEL MASTERS` lists its primaries",
+    "ERR unknown command |Unknown Redis command → {server} doesn't have the command {command}, which redlock needs; remove its rename-command line there, or use another server (only a sentinel, usually at port 26379, has a URL that begins with {scheme}-sentinel://)",
+];
+
+/// States that may pass.
+const NOT_READY: [&str; 9] = [
+    "LOADING  → it is loading its data; try again later",
+    "BUSY  → it is busy with another client's script; `{cli} SCRIPT KILL` ends that",
+    "max number of clients → it has too many clients (maxclients); close some, or raise maxclients",
+    "cluster is down → a primary of its cluster is down, or most are; try again after the failover (`{cli} --cluster check {place}` shows its state)",
+    "ASK |TRYAGAIN  → its cluster is moving these keys to another node; try again later",
+    "OOM  → it has no memory left (maxmemory), so it admits no new lock; free some memory or raise maxmemory (held locks are not affected)",
+    "AOF file:  → it can't write its append-only file, so it refuses all changes: {why}",
+    "MISCONF  → it can't save its data to disk, so it refuses all changes (stop-writes-on-bgsave-error); its log says why",
+    "NOREPLICAS  → too few of its replicas are connected (min-replicas-to-write); start replicas, or lower min-replicas-to-write",
+];
+
+/// Errors of proxies that can't reach their server, or get no answer from it: Envoy's sentences, and the system's from
+/// twemproxy. The request may have been carried out.
+const BY_PROXIES: [&str; 1] = [
+    "upstream failure|no upstream host|Connection refused|Connection timed out|Connection reset|No route to host|Host is |Network is  → the proxy at {server} can't reach its Redis: {why}",
+];
+
+/// A server's error.
+struct Refusal<'a> {
+    /// The error without the part that only the authors of a script need.
+    said: &'a str,
+    all: &'a str,
+    server: &'a Server,
+    /// Text of the script that was called, if it was one.
+    script: Option<&'a str>,
+}
 
 /// Returns the meaning of a server's error for a user. If it answers a script, `key` is the lock's and `script` the text of
 /// the script.
@@ -18,25 +86,150 @@ pub fn from_server(
     script: Option<&str>,
 ) -> Error {
     let all = format!("{} {}", error.code(), error.details().unwrap_or_default());
-    let (said, in_script) = without_script(&all);
-    let (code, details) = said.split_once(' ').unwrap_or((said, ""));
+    // After an unknown AUTH the server repeats the password.
+    let all = all.split(", with args beginning with").next();
+    let all = all.unwrap_or_default();
+    let (said, in_script) = without_script(all);
     if said.contains("WRONGTYPE") {
         return for_doctor(wrong_type(key, in_script, server));
     }
-    let meaning = not_permitted(code, &all, server, script)
-        .or_else(|| refused(code, &all, server))
-        .or_else(|| behind_proxy(said, server))
-        .or_else(|| moving(code, details, server))
-        .or_else(|| missing_command(&all, server, script))
-        .or_else(|| wrong_server(code, details, server))
-        .or_else(|| not_ready(code, &all, server));
-    meaning.unwrap_or_else(|| {
-        // After an unknown AUTH the server repeats the password.
-        let said = said.split(", with args beginning with").next();
-        let said = quoted(said.unwrap_or_default());
-        let message = format!("Redis at {server} answered: {said}");
+    let refusal = Refusal {
+        said,
+        all,
+        server,
+        script,
+    };
+    refusal.meaning().unwrap_or_else(|| {
+        let message = format!("Redis at {server} answered: {}", quoted(said));
         Error::new(ErrorKind::Internal, message)
     })
+}
+
+impl Refusal<'_> {
+    /// Returns the error for a user, if it is a known one.
+    fn meaning(&self) -> Option<Error> {
+        self.not_permitted()
+            .or_else(|| self.refused())
+            .or_else(|| self.moving())
+            .or_else(|| self.unsuitable())
+            .or_else(|| self.not_ready())
+    }
+
+    fn has(&self, signs: &str) -> bool {
+        signs.split('|').any(|sign| self.said.contains(sign))
+    }
+
+    /// Returns the sentence of the first row of a table that has a sign of the error.
+    fn sentence(&self, rows: &[&str]) -> Option<String> {
+        let mut rows = rows.iter().filter_map(|row| row.split_once(" → "));
+        let (_, sentence) = rows.find(|(signs, _)| self.has(signs))?;
+        let (server, said) = (self.server, self.said);
+        // The system's reason comes last.
+        let why = said.trim_end().rsplit(": ").next().unwrap_or_default();
+        let why = why.strip_prefix("ERR ").unwrap_or(why).to_lowercase();
+        let node = said.split(' ').nth(2);
+        let node = node.filter(|node| !node.is_empty() && !node.starts_with(':'));
+        let command = match &*commands(self.all, self.script).join(" or ").to_uppercase() {
+            "" => "of a line in redlock's scripts".to_owned(),
+            command => command.to_owned(),
+        };
+        let values = [
+            ("{server}", server.to_string()),
+            ("{place}", place(server)),
+            ("{scheme}", server.scheme().into()),
+            ("{cli}", server.redis_cli().line(&[])),
+            ("{origin}", server.password_origin()),
+            ("{command}", command),
+            ("{node}", quoted(node.unwrap_or("another node")).into()),
+            ("{why}", quoted(&why).into()),
+        ];
+        let fill = |text: String, (name, value): &(&str, String)| text.replace(name, value);
+        Some(values.iter().fold(sentence.to_owned(), fill))
+    }
+
+    /// Returns the error for a rule of the access list that is missing.
+    fn not_permitted(&self) -> Option<Error> {
+        let server = self.server;
+        let signs = "NOPERM |user executing the script can't|ACL failure in script";
+        self.has(signs).then(|| {
+            let (what, rule) = missing_permission(self.all, &server.prefix, self.script);
+            let (user, named) = (server.user(), rule.as_deref().unwrap_or(NAMED_BY_DOCTOR));
+            let message = format!(
+                "Redis at {server}: {user} isn't permitted to {what}; add {named} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
+            );
+            let mut error = Error::new(ErrorKind::Refused, message);
+            error.doctor_knows_more = rule.is_some();
+            error.because(Cause::MissingRules(named.to_owned()))
+        })
+    }
+
+    /// Returns the error for a failed authentication.
+    fn refused(&self) -> Option<Error> {
+        let needs_password = self.has("NOAUTH |unauthenticated");
+        let is_wrong = needs_password && self.server.has_only_user() || self.has("WRONGPASS ");
+        let message = match self.server.part {
+            _ if is_wrong => Some(self.server.wrong_password()),
+            Part::Sentinel => self.sentence(&BY_SENTINELS),
+            _ => None,
+        };
+        let message = message.or_else(|| self.sentence(&REFUSALS))?;
+        Some(Error::new(ErrorKind::Refused, message))
+    }
+
+    /// Returns the error of a cluster's node for keys that it doesn't have, or doesn't have all of.
+    fn moving(&self) -> Option<Error> {
+        let message = self.sentence(&MOVING)?;
+        let redirect = self.said.split_once(' ');
+        let redirect = redirect.and_then(|(_, details)| Redirect::parse(details));
+        let cause = match (self.has("MOVED "), redirect) {
+            _ if self.server.part != Part::Node => return None,
+            (true, None) => {
+                let message = self.sentence(&NAMELESS)?;
+                return Some(Error::new(ErrorKind::Unreachable, message));
+            }
+            (true, Some(redirect)) => Cause::Moved(redirect),
+            // Redlock asks again, as after a lost answer.
+            (false, redirect) => Cause::Migrating(redirect),
+        };
+        Some(Error::new(ErrorKind::Moving, message).because(cause))
+    }
+
+    /// Returns the error for a server, or a database, that can't hold locks as it is used.
+    fn unsuitable(&self) -> Option<Error> {
+        let is_demoted = self.has("UNBLOCKED |WAIT cannot be used with replica");
+        let kind = match self.server.part {
+            // A failover, while the server waited for its replicas. The request may have been carried out.
+            Part::Primary | Part::Node if is_demoted => Some(ErrorKind::NoPrimary),
+            Part::Node if self.has("not served") => Some(ErrorKind::NotNow),
+            _ => None,
+        };
+        let mut error = if is_demoted || self.has("READONLY |MASTERDOWN ") {
+            self.server.replica_error()
+        } else {
+            for_doctor(self.sentence(&UNSUITABLE)?)
+        };
+        error.kind = kind.unwrap_or(error.kind);
+        Some(error)
+    }
+
+    /// Returns the error for a state that may pass.
+    fn not_ready(&self) -> Option<Error> {
+        let server = self.server;
+        let kind = match server.part {
+            _ if self.has("LOADING ") => ErrorKind::Loading,
+            _ if self.has("BUSY ") => ErrorKind::Busy,
+            _ if self.has("max number of clients") => ErrorKind::Crowded,
+            // A failover, or a person, heals the cluster.
+            Part::Node if self.has("cluster is down") => ErrorKind::NoPrimary,
+            _ => ErrorKind::NotNow,
+        };
+        if let Some(why) = self.sentence(&NOT_READY) {
+            let message = format!("Redis at {server} is not ready: {why}");
+            return Some(Error::new(kind, message));
+        }
+        let message = self.sentence(&BY_PROXIES)?;
+        Some(Error::new(ErrorKind::Unreachable, message))
+    }
 }
 
 /// Returns true for the error by which a server turns a client away, whatever that asks.
@@ -70,254 +263,6 @@ fn for_doctor(message: String) -> Error {
 
 /// The rule, if a server doesn't name the command.
 const NAMED_BY_DOCTOR: &str = "the one that `redlock doctor` names";
-
-/// Returns the error for a rule of the access list that is missing.
-fn not_permitted(code: &str, said: &str, server: &Server, script: Option<&str>) -> Option<Error> {
-    let is_permission = code == "NOPERM"
-        || said.contains("user executing the script can't")
-        || said.contains("ACL failure in script");
-    is_permission.then(|| {
-        let (what, rule) = missing_permission(said, &server.prefix, script);
-        let (user, named) = (server.user(), rule.as_deref().unwrap_or(NAMED_BY_DOCTOR));
-        let message = format!(
-            "Redis at {server}: {user} isn't permitted to {what}; add {named} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
-        );
-        let mut error = Error::new(ErrorKind::Refused, message);
-        error.doctor_knows_more = rule.is_some();
-        error.because(Cause::MissingRules(named.to_owned()))
-    })
-}
-
-/// Returns the error for a failed authentication.
-fn refused(code: &str, said: &str, server: &Server) -> Option<Error> {
-    // A server answers the second to a request with more than ten parts.
-    let needs_password = code == "NOAUTH" || said.contains("unauthenticated");
-    let has_none = said.contains("AUTH") && said.contains("without any password");
-    let is_sentinel = server.part == Part::Sentinel;
-    let message = match code {
-        "WRONGPASS" => server.wrong_password(),
-        _ if needs_password && server.has_only_user() => server.wrong_password(),
-        _ if needs_password && is_sentinel => format!(
-            "the sentinel at {server} requires a password; add ?sentinel_password_file=PATH to the URL (and &sentinel_user=NAME, if it isn't the default user)"
-        ),
-        _ if needs_password => {
-            format!("Redis at {server} requires a password; use REDLOCK_PASSWORD_FILE or the URL")
-        }
-        _ if has_none && is_sentinel => format!(
-            "the sentinel at {server} needs no password; leave sentinel_password out of the URL"
-        ),
-        _ if has_none => format!(
-            "Redis at {server} has no password set, but one was given {}; leave it out",
-            server.password_origin()
-        ),
-        "DENIED" => format!(
-            "Redis at {server} is in protected mode, which admits only clients on its own host; set a password there (requirepass) and use it here (REDLOCK_PASSWORD_FILE)"
-        ),
-        _ => return None,
-    };
-    Some(Error::new(ErrorKind::Refused, message))
-}
-
-/// Errors of proxies that can't reach their server, or get no answer from it: Envoy's sentences, and the system's from
-/// twemproxy.
-const BY_PROXIES: [&str; 8] = [
-    "upstream failure",
-    "no upstream host",
-    "Connection refused",
-    "Connection timed out",
-    "Connection reset",
-    "No route to host",
-    "Host is ",
-    "Network is ",
-];
-
-/// Returns the error of a proxy. The request may have been carried out.
-fn behind_proxy(said: &str, server: &Server) -> Option<Error> {
-    let why = said.strip_prefix("ERR ").unwrap_or(said).trim_end();
-    BY_PROXIES.iter().find(|start| why.starts_with(**start))?;
-    let why = why.to_lowercase();
-    let why = quoted(&why);
-    let message = format!("the proxy at {server} can't reach its Redis: {why}");
-    Some(Error::new(ErrorKind::Unreachable, message))
-}
-
-/// Returns the error of a cluster's node for keys that it doesn't have, or doesn't have all of.
-fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
-    if server.part != Part::Node {
-        return None;
-    }
-    let code = match code {
-        // From within a script. Redlock asks again, as after a lost answer.
-        "ERR" if details.starts_with("Script attempted to access a non local key") => "TRYAGAIN",
-        "ERR" if details.contains("while the cluster is down") => "CLUSTERDOWN",
-        code => code,
-    };
-    let is_unserved = details.contains("not served");
-    let (kind, cause) = match (code, Redirect::parse(details)) {
-        ("MOVED", Some(redirect)) => (ErrorKind::Moving, Some(Cause::Moved(redirect))),
-        // Waiting doesn't help: somebody must configure it.
-        ("MOVED", None) => (ErrorKind::Unreachable, None),
-        ("ASK" | "TRYAGAIN", redirect) => (ErrorKind::Moving, Some(Cause::Migrating(redirect))),
-        ("CLUSTERDOWN", _) if is_unserved => (ErrorKind::NotNow, None),
-        // It heals, by a failover or by hand.
-        ("CLUSTERDOWN", _) => (ErrorKind::NoPrimary, None),
-        _ => return None,
-    };
-    let place = quoted(details.split(' ').nth(1).unwrap_or_default());
-    let message = match code {
-        "MOVED" if cause.is_some() => format!(
-            "{server} doesn't have these keys; another node of the cluster has them now: {place}"
-        ),
-        "MOVED" => format!(
-            "another node of the cluster has these keys, but {server} doesn't name its host (\"{place}\"); set cluster-announce-hostname, or cluster-announce-ip, on that node"
-        ),
-        "CLUSTERDOWN" if is_unserved => format!(
-            "no node of the cluster of {server} serves the hash slot of these keys; assign it (`{}`)",
-            cluster_line(server, "fix")
-        ),
-        "CLUSTERDOWN" => format!(
-            "the cluster of {server} is down, because a primary or most primaries are down; try again after the failover (`{}` shows its state)",
-            cluster_line(server, "check")
-        ),
-        _ => format!(
-            "Redis at {server} is moving these keys to another node of its cluster; try again later"
-        ),
-    };
-    Some(Error::new(kind, message).because(cause))
-}
-
-/// Returns the error for a server, or a database, that can't hold locks as it is used.
-fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
-    let is_demoted = code == "UNBLOCKED" || details.starts_with("WAIT cannot be used with replica");
-    if is_demoted && matches!(server.part, Part::Primary | Part::Node) {
-        // A failover, while the server waited for its replicas. The request may have been carried out.
-        let message = format!(
-            "a failover demoted Redis at {server} before its replicas had confirmed the lock; try again after the failover"
-        );
-        return Some(Error::new(ErrorKind::NoPrimary, message));
-    }
-    if is_demoted || code == "READONLY" {
-        return Some(server.replica_error());
-    }
-    let hash_tag = || {
-        let (scheme, place) = (server.scheme(), place(server));
-        format!(
-            "use {scheme}-cluster://{place}, or a prefix with a hash tag, such as REDLOCK_PREFIX='{{redlock}}:', and the URL of the node that serves it"
-        )
-    };
-    let message = match code {
-        "MASTERDOWN" => {
-            let message = format!(
-                "Redis at {server} is a replica without a connection to its primary; use the URL of the primary"
-            );
-            return Some(Error::new(ErrorKind::Replica, message));
-        }
-        "CROSSSLOT" => format!(
-            "Redis at {server} is a Redis Cluster, where all keys of redlock must be in one hash slot; {}",
-            hash_tag()
-        ),
-        "MOVED" => {
-            let node = details.split(' ').nth(1);
-            let node = node.filter(|node| !node.is_empty() && !node.starts_with([':', '?']));
-            format!(
-                "Redis at {server} is a Redis Cluster, and {} serves these keys; {}",
-                quoted(node.unwrap_or("another node")),
-                hash_tag()
-            )
-        }
-        "CLUSTERDOWN" if details.contains("not served") => format!(
-            "Redis at {server} is a Redis Cluster, and no node serves the hash slot of these keys; assign its hash slots (`{}`), or use a server that isn't a cluster",
-            cluster_line(server, "fix")
-        ),
-        _ if details.contains("No such master") => format!(
-            "the sentinel at {server} knows no primary with the name in the URL; `{}` lists its primaries",
-            server.redis_cli().line(&["SENTINEL", "MASTERS"])
-        ),
-        _ if details.contains("SELECT is not allowed in cluster mode") => format!(
-            "Redis at {server} is a Redis Cluster, which has only database 0; leave the database out of the URL"
-        ),
-        _ if details.contains("DB index") => format!(
-            "Redis at {server} doesn't have the URL's database; unless configured otherwise, the databases are 0 to 15"
-        ),
-        _ => return None,
-    };
-    Some(for_doctor(message))
-}
-
-/// Returns the error for a command that the server doesn't have: it was renamed away, or this isn't a whole Redis.
-fn missing_command(said: &str, server: &Server, script: Option<&str>) -> Option<Error> {
-    let is_unknown = said.starts_with("ERR unknown command ")
-        || said.contains("Unknown Redis command called from script");
-    if !is_unknown {
-        return None;
-    }
-    let names = commands(said, script).join(" or ").to_uppercase();
-    let message = match names.as_str() {
-        _ if server.part == Part::Sentinel => format!(
-            "{server} isn't a sentinel; a sentinel's port is usually 26379, and a server's own URL begins with redis://"
-        ),
-        // A run that takes a sentinel for a server sends these first.
-        name @ ("EVALSHA" | "TIME" | "ROLE") => format!(
-            "{server} doesn't have the command {name}, which redlock needs; if it is a sentinel, use {}-sentinel://{server}/NAME, with the name of the primary",
-            server.scheme()
-        ),
-        name => {
-            let name = Some(name).filter(|name| !name.is_empty());
-            let name = name.unwrap_or("of a line in redlock's scripts");
-            format!(
-                "{server} doesn't have the command {name}, which redlock needs; remove its rename-command line there, or use another server"
-            )
-        }
-    };
-    Some(for_doctor(message))
-}
-
-/// Returns the error for a state that may pass.
-fn not_ready(code: &str, said: &str, server: &Server) -> Option<Error> {
-    let kind = match code {
-        "LOADING" => ErrorKind::Loading,
-        "BUSY" => ErrorKind::Busy,
-        _ if said.contains("max number of clients") => ErrorKind::Crowded,
-        _ => ErrorKind::NotNow,
-    };
-    let why = match code {
-        "LOADING" => "it is loading its data; try again later",
-        "BUSY" => &format!(
-            "it is busy with another client's script; `{}` ends that",
-            RedisCli::admin_line(&[server.redis_cli()], &[&["SCRIPT", "KILL"]], None)
-        ),
-        "CLUSTERDOWN" => &format!(
-            "it is a Redis Cluster, and the cluster is down; `{}` shows why",
-            server.redis_cli().line(&["CLUSTER", "INFO"])
-        ),
-        "TRYAGAIN" | "ASK" => "its cluster is moving these keys to another node; try again later",
-        _ if said.contains("OOM ") => {
-            "it has no memory left (maxmemory), so it admits no new lock; free some memory or raise maxmemory (held locks are not affected)"
-        }
-        _ if said.contains("AOF file: ") => {
-            let why = said.split("AOF file: ").nth(1).unwrap_or_default();
-            let why = quoted(why.trim_end());
-            &format!("it can't write its append-only file, so it refuses all changes: {why}")
-        }
-        _ if said.contains("MISCONF ") => {
-            "it can't save its data to disk, so it refuses all changes (stop-writes-on-bgsave-error); its log says why"
-        }
-        _ if said.contains("NOREPLICAS ") => {
-            "too few of its replicas are connected (min-replicas-to-write); start replicas, or lower min-replicas-to-write"
-        }
-        _ if kind == ErrorKind::Crowded => {
-            "it has too many clients (maxclients); close some, or raise maxclients"
-        }
-        _ => return None,
-    };
-    let message = format!("Redis at {server} is not ready: {why}");
-    Some(Error::new(kind, message))
-}
-
-/// Returns a command by which redis-cli looks after the cluster of a node.
-fn cluster_line(server: &Server, task: &str) -> String {
-    server.redis_cli().cluster_line(task, &place(server))
-}
 
 /// Returns a server's address. A socket has none for a cluster.
 fn place(server: &Server) -> String {
@@ -396,7 +341,18 @@ fn commands_in_line<'a>(said: &str, script: &'a str) -> Option<Vec<&'a str>> {
 
 #[cfg(test)]
 mod tests {
+    use redis::Value;
+
     use super::*;
+
+    /// Returns the meaning of an error of a server.
+    fn answer_of(server: &Server, error: &str) -> Error {
+        let reply = format!("-{error}\r\n");
+        match redis::parse_redis_value(reply.as_bytes()) {
+            Ok(Value::ServerError(error)) => from_server(&error, server, None, None),
+            other => panic!("{other:?}"),
+        }
+    }
 
     #[test]
     fn what_a_user_may_not_do_is_named_with_the_rule_that_is_missing() {
@@ -509,16 +465,17 @@ mod tests {
                 ErrorKind::NoPrimary,
             ),
         ] {
-            let error = moving("ERR", details, &node).expect(details);
+            let error = answer_of(&node, &format!("ERR {details}"));
             assert_eq!(error.kind, kind, "{details}");
         }
-        assert!(moving("ERR", "unknown command 'X'", &node).is_none());
+        let unknown = answer_of(&node, "ERR unknown command 'X'");
+        assert_eq!(unknown.kind, ErrorKind::Config);
     }
 
     #[test]
     fn a_node_that_names_no_host_for_the_keys_is_not_waited_for_as_that_does_not_pass() {
         let node = crate::protocol::fuzz::any_server(Part::Node);
-        let error = moving("MOVED", "1 ?:7000", &node).unwrap();
+        let error = answer_of(&node, "MOVED 1 ?:7000");
         assert!(!error.kind.is_worth_waiting(), "{error}");
     }
 }
