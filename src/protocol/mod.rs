@@ -110,7 +110,7 @@ pub use crate::redis::error::{Cause, Error, ErrorKind};
 pub use crate::redis::local::{THIS_HOST_ONLY, is_server as is_local_server};
 pub use crate::redis::redis_cli::RedisCli;
 pub use crate::redis::replication::{Quorum, Replication};
-pub use crate::redis::sentinel::{Answer as Vote, RollCall};
+pub use crate::redis::sentinel::Answer as Vote;
 pub use crate::redis::tls::TlsFiles;
 pub use crate::redis::url::UrlOrigin;
 pub use crate::redis::url::passwords;

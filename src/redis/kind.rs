@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, Value};
 
 use super::connection::Connection;
-use super::sentinel::poll::RollCall;
+use super::sentinel::Answers;
 use super::server::Server;
 use super::{Error, left};
 
@@ -37,8 +37,8 @@ pub trait Kind: Send + Sync {
         &[]
     }
 
-    /// Asks all witnesses, for a report on each.
-    fn roll_call(&self, _within: Duration) -> Option<RollCall> {
+    /// Asks all witnesses for a report, and returns the name of the primary with their answers.
+    fn roll_call(&self, _within: Duration) -> Option<(String, Answers)> {
         None
     }
 

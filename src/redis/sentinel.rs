@@ -9,21 +9,20 @@
 
 mod answer;
 mod heard;
-pub mod poll;
+mod poll;
 pub mod replicas;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::{Value, cmd};
 
-use self::answer::{Question, ask};
-pub use self::heard::Answer;
+use self::answer::About;
+pub use self::answer::Answer;
+pub use self::heard::Answers;
 use self::heard::Heard;
-pub use self::poll::RollCall;
 use self::poll::{Agreed, Poll};
 use super::connection::Connection;
 use super::error::{Cause, Error, ErrorKind};
@@ -32,26 +31,23 @@ use super::replication::{Goal, Listed, Role};
 use super::resolve::resolve;
 use super::server::Server;
 use super::url::Address;
-use super::{in_thread, left, lock};
+use super::{left, lock};
 
 /// The sentinels of a URL, and the name under which they know the primary.
-#[derive(Default)]
 pub struct Sentinels {
-    nodes: Vec<Arc<Server>>,
-    primary: String,
+    heard: Arc<Heard>,
     /// The one to ask next.
     turn: AtomicUsize,
     /// Where the primary should have been, when it couldn't be reached last.
     failed: Mutex<Option<Address>>,
-    heard: Arc<Heard>,
 }
 
 impl Sentinels {
     pub(super) fn new(nodes: Vec<Arc<Server>>, primary: String) -> Self {
         Self {
-            nodes,
-            primary,
-            ..Self::default()
+            heard: Heard::new(nodes, primary),
+            turn: AtomicUsize::new(0),
+            failed: Mutex::default(),
         }
     }
 
@@ -59,7 +55,10 @@ impl Sentinels {
     /// primary, and its sentinels must replace it meanwhile.
     fn is_still_away(&self, search: &Search) -> Option<Error> {
         let failed = lock(&self.failed).clone()?;
-        let answer = match self.ask_next(search.left().min(self.heard.patience())) {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let node = &self.heard.nodes[turn % self.heard.nodes.len()];
+        let within = search.left().min(self.heard.patience());
+        let answer = match self.heard.ask(node, About::Primary, within) {
             Ok(answer) => answer,
             Err(error) => return search.left().is_zero().then_some(error),
         };
@@ -75,42 +74,21 @@ impl Sentinels {
 
     /// Asks all sentinels at once for the primary, with `names_each` also for its replicas, and returns the answer of most.
     fn agreed(&self, names_each: bool, within: Duration) -> Result<Agreed, Error> {
+        let about = if names_each {
+            About::Replicas
+        } else {
+            About::Primary
+        };
         let mut poll = Poll {
             names_each,
-            coming: self.ask_all(&self.question(names_each), within),
+            coming: self.heard.ask_all(about, within),
             until: Instant::now() + within,
             known: self.heard.sentinels(),
-            asked: self.nodes.len(),
+            asked: self.heard.nodes.len(),
             answers: Vec::new(),
             silent: Vec::new(),
         };
-        poll.wait().ok_or_else(|| poll.error(&self.primary))
-    }
-
-    fn question(&self, with_replicas: bool) -> Question {
-        Question {
-            primary: self.primary.clone(),
-            with_replicas,
-            for_report: false,
-            heard: Arc::clone(&self.heard),
-        }
-    }
-
-    /// Asks one sentinel where the primary is, another one each time.
-    fn ask_next(&self, within: Duration) -> Result<Answer, Error> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.nodes.len();
-        ask(&self.nodes[turn], &self.question(false), within)
-    }
-
-    /// Asks all sentinels at once. The answers come as they are given, until the last one has failed.
-    fn ask_all(&self, question: &Question, within: Duration) -> Receiver<Result<Answer, Error>> {
-        let (answers, receiver) = channel();
-        for node in &self.nodes {
-            let (node, question) = (Arc::clone(node), question.clone());
-            // A thread that can't be started is a sentinel that doesn't answer.
-            let _ = in_thread(&answers, move || ask(&node, &question, within));
-        }
-        receiver
+        poll.wait().ok_or_else(|| poll.error(&self.heard.primary))
     }
 
     /// Connects to the server that sentinels take for the primary, if it agrees.
@@ -134,7 +112,7 @@ impl Sentinels {
         if Role::parse(role).is_none() {
             let message = format!(
                 "the sentinel at {} names {server} as the primary \"{}\", but that server reports itself a replica; try again when the failover is over",
-                agreed.by, self.primary
+                agreed.by, self.heard.primary
             );
             return Err(Error::new(ErrorKind::NoPrimary, message));
         }
@@ -150,7 +128,7 @@ impl Sentinels {
             return None;
         };
         let number: IpAddr = host.parse().ok()?;
-        let hosts = self.nodes.iter().map(|node| node.address.host());
+        let hosts = self.heard.nodes.iter().map(|node| node.address.host());
         let mut hosts = hosts.filter(|host| host.parse::<IpAddr>().is_err());
         let is_it = |host: &&str| {
             let share = Instant::now() + left(until) / 4;
@@ -183,7 +161,7 @@ impl Sentinels {
         } else {
             ""
         };
-        let name = &self.primary;
+        let name = &self.heard.primary;
         Error::new(
             kind,
             format!("the primary \"{name}\" that the sentinel at {by} names: {error}{hint}"),
@@ -232,20 +210,12 @@ impl Kind for Sentinels {
     }
 
     fn witnesses(&self) -> &[Arc<Server>] {
-        &self.nodes
+        &self.heard.nodes
     }
 
-    fn roll_call(&self, within: Duration) -> Option<RollCall> {
-        let question = Question {
-            for_report: true,
-            ..self.question(true)
-        };
-        Some(RollCall {
-            primary: self.primary.clone(),
-            sentinels: self.nodes.len(),
-            coming: self.ask_all(&question, within),
-            until: Instant::now() + within,
-        })
+    fn roll_call(&self, within: Duration) -> Option<(String, Answers)> {
+        let coming = self.heard.ask_all(About::Report, within);
+        Some((self.heard.primary.clone(), coming))
     }
 }
 

@@ -15,8 +15,7 @@ use super::info::Info;
 use super::trips;
 use crate::config::Settings;
 use crate::protocol::{
-    Cause, Client, Error, ErrorKind, Inspected, Key, Locks, Name, Quorum, RedisCli, RollCall, Vote,
-    Who, left,
+    Cause, Client, Error, ErrorKind, Inspected, Key, Locks, Name, Quorum, RedisCli, Vote, Who, left,
 };
 use crate::report::{busy_line, counted, format_duration, typed};
 
@@ -70,7 +69,7 @@ pub fn examine(
         locks,
         quorum: settings.quorum(),
         place: match &roll_call {
-            Some(RollCall { primary, .. }) if connected.is_err() => format!("\"{primary}\""),
+            Some((primary, _)) if connected.is_err() => format!("\"{primary}\""),
             _ => locks.to_string(),
         },
         redis_cli: locks.server().redis_cli(),
@@ -82,7 +81,8 @@ pub fn examine(
         listed: Vec::new(),
         findings: Vec::new(),
     };
-    let sentinels = roll_call.map(|all| server.sentinels(&all.primary, all.votes()));
+    let sentinels =
+        roll_call.map(|(primary, votes)| server.sentinels(&primary, votes.iter().collect()));
     let first = server.connection_and_tls().into_iter().chain(sentinels);
     server.findings = named("connection tls sentinels", first).collect();
     server.check(

@@ -1,7 +1,7 @@
 //! A question to one sentinel, and its answer.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::{Value, cmd};
 
@@ -10,40 +10,54 @@ use super::super::reply::{field, lossy_text};
 use super::super::server::Server;
 use super::super::url::{Address, with_port};
 use super::super::{Error, ErrorKind};
-use super::heard::{Answer, Heard};
 use super::replicas::KnownReplica;
 
-/// What a sentinel is asked.
-#[derive(Clone)]
-pub(super) struct Question {
-    /// The name of the primary.
-    pub(super) primary: String,
-    pub(super) with_replicas: bool,
-    /// Its own state is part of the question, after its replicas.
-    pub(super) for_report: bool,
-    /// Where the answer is noted.
-    pub(super) heard: Arc<Heard>,
+/// A sentinel's answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The sentinel, as the URL names it.
+    pub by: String,
+    /// ID of the sentinel, or its name in the URL if it has none (Redis 6.0).
+    pub(super) id: String,
+    /// Where the primary is.
+    pub address: Address,
+    /// Number of sentinels that it knows, itself included.
+    pub sentinels: usize,
+    /// Number of these that must call the primary dead before one replaces it.
+    pub quorum: Option<usize>,
+    /// Its clock has jumped, so it calls no server dead; false unless it was asked for a report.
+    pub is_tilted: bool,
+    /// Time after which it takes a silent primary for dead, if it says that.
+    pub(super) down_after: Option<Duration>,
+    /// All replicas that it lists; none if the question was another one.
+    pub replicas: Vec<KnownReplica>,
 }
 
-/// Asks a sentinel, all `within` a time.
+/// Subject of a question to a sentinel, each with those before it.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+pub(super) enum About {
+    Primary,
+    Replicas,
+    /// The state of the sentinel itself.
+    Report,
+}
+
+/// Asks a sentinel about the primary of this name, all `within` a time.
 pub(super) fn ask(
     sentinel: &Arc<Server>,
-    question: &Question,
+    primary: &str,
+    about: About,
     within: Duration,
 ) -> Result<Answer, Error> {
-    let about = |what: &str| cmd("SENTINEL").arg(what).arg(&question.primary).clone();
+    let of_primary = |what: &str| cmd("SENTINEL").arg(what).arg(primary).clone();
     let mut questions = vec![
-        about("MASTER"),
-        about("GET-MASTER-ADDR-BY-NAME"),
+        of_primary("MASTER"),
+        of_primary("GET-MASTER-ADDR-BY-NAME"),
         cmd("SENTINEL").arg("MYID").clone(),
+        of_primary("REPLICAS"),
+        cmd("INFO").arg("sentinel").clone(),
     ];
-    if question.with_replicas {
-        questions.push(about("REPLICAS"));
-    }
-    if question.for_report {
-        questions.push(cmd("INFO").arg("sentinel").clone());
-    }
-    let began = Instant::now();
+    questions.truncate(3 + about as usize);
     let (_, answers) = Connection::open(sentinel, within, &questions)?;
     let by = sentinel.to_string();
     let lacks = |what: &str| {
@@ -70,13 +84,13 @@ pub(super) fn ask(
             listed.chain(replaced).collect()
         }
         // No list is not an empty one.
-        _ if question.with_replicas => return Err(lacks("the replicas")),
+        _ if about >= About::Replicas => return Err(lacks("the replicas")),
         _ => Vec::new(),
     };
     let tls = sentinel.address.has_tls();
     let number = |name| said(name).and_then(|number| number.parse().ok());
     let report = answers.get(4).map(lossy_text).unwrap_or_default();
-    let answer = Answer {
+    Ok(Answer {
         id: match answers.get(2) {
             Some(Value::BulkString(_)) => lossy_text(&answers[2]),
             _ => by.clone(),
@@ -90,7 +104,5 @@ pub(super) fn ask(
         is_tilted: report.contains("sentinel_tilt:1"),
         down_after: number("down-after-milliseconds").map(Duration::from_millis),
         replicas,
-    };
-    question.heard.note(&answer, began.elapsed());
-    Ok(answer)
+    })
 }

@@ -1,33 +1,16 @@
-//! The answers of a URL's sentinels up to now.
+//! The sentinels of a URL, and their answers up to now.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use super::super::lock;
-use super::super::url::Address;
-use super::replicas::KnownReplica;
+use super::super::server::Server;
+use super::super::{Error, in_thread, lock};
+use super::answer::{About, Answer, ask};
 
-/// A sentinel's answer.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// The sentinel, as the URL names it.
-    pub by: String,
-    /// ID of the sentinel, or its name in the URL if it has none (Redis 6.0).
-    pub(super) id: String,
-    /// Where the primary is.
-    pub address: Address,
-    /// Number of sentinels that it knows, itself included.
-    pub sentinels: usize,
-    /// Number of these that must call the primary dead before one replaces it.
-    pub quorum: Option<usize>,
-    /// Its clock has jumped, so it calls no server dead; false unless it was asked for a report.
-    pub is_tilted: bool,
-    /// Time after which it takes a silent primary for dead, if it says that.
-    pub(super) down_after: Option<Duration>,
-    /// All replicas that it lists; none if the question was another one.
-    pub replicas: Vec<KnownReplica>,
-}
+/// Answers that are still coming in.
+pub type Answers = Receiver<Result<Answer, Error>>;
 
 /// The least that a sentinel has for its answer, connecting included.
 pub(super) const LEAST: Duration = Duration::from_millis(250);
@@ -35,9 +18,14 @@ pub(super) const LEAST: Duration = Duration::from_millis(250);
 /// How many times what its last answer took: for connecting and asking, that is as many round trips as twice that.
 const TIMES: u32 = 2;
 
-/// The last answer of each sentinel, by its name in the URL.
-#[derive(Default)]
-pub(super) struct Heard(Mutex<BTreeMap<String, Last>>);
+/// The sentinels of a URL.
+pub(super) struct Heard {
+    pub(super) nodes: Vec<Arc<Server>>,
+    /// Name of the primary, as they know it.
+    pub(super) primary: String,
+    /// The last answer of each, by its name in the URL.
+    last: Mutex<BTreeMap<String, Last>>,
+}
 
 #[derive(Default)]
 struct Last {
@@ -49,12 +37,40 @@ struct Last {
 }
 
 impl Heard {
-    /// Notes the answer of a sentinel, and how long connecting and asking took.
-    pub(super) fn note(&self, answer: &Answer, took: Duration) {
-        let mut all = lock(&self.0);
+    pub(super) fn new(nodes: Vec<Arc<Server>>, primary: String) -> Arc<Self> {
+        let last = Mutex::default();
+        Arc::new(Self {
+            nodes,
+            primary,
+            last,
+        })
+    }
+
+    /// Asks one of the sentinels, and notes its answer.
+    pub(super) fn ask(
+        &self,
+        node: &Arc<Server>,
+        about: About,
+        within: Duration,
+    ) -> Result<Answer, Error> {
+        let began = Instant::now();
+        let answer = ask(node, &self.primary, about, within)?;
+        let mut all = lock(&self.last);
         let last = all.entry(answer.by.clone()).or_default();
-        (last.down_after, last.took) = (answer.down_after, took);
+        (last.down_after, last.took) = (answer.down_after, began.elapsed());
         last.sentinels = last.sentinels.max(answer.sentinels);
+        Ok(answer)
+    }
+
+    /// Asks all sentinels at once. The answers come as they are given, until the last one has failed.
+    pub(super) fn ask_all(self: &Arc<Self>, about: About, within: Duration) -> Answers {
+        let (answers, coming) = channel();
+        for node in &self.nodes {
+            let (node, heard) = (Arc::clone(node), Arc::clone(self));
+            // A thread that can't be started is a sentinel that doesn't answer.
+            let _ = in_thread(&answers, move || heard.ask(&node, about, within));
+        }
+        coming
     }
 
     /// Returns the most sentinels that one of them has known.
@@ -74,6 +90,6 @@ impl Heard {
     }
 
     fn most<T: Ord>(&self, of: impl Fn(&Last) -> Option<T>) -> Option<T> {
-        lock(&self.0).values().filter_map(of).max()
+        lock(&self.last).values().filter_map(of).max()
     }
 }

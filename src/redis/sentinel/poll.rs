@@ -1,12 +1,12 @@
 //! A poll of all sentinels of a URL, and the answer of most of them.
 
-use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use super::super::error::{Cause, Error, ErrorKind};
+use super::super::error::{Error, ErrorKind};
 use super::super::left;
 use super::super::url::Address;
-use super::heard::Answer;
+use super::answer::Answer;
+use super::heard::Answers;
 use super::replicas::promotable_replicas;
 
 /// The answer of most sentinels.
@@ -25,7 +25,7 @@ pub(super) struct Poll {
     /// majorities share a sentinel, and so do one of them and the one that elects the sentinel that replaces the primary: so
     /// the primary isn't replaced yet, as far as that shared sentinel knows.
     pub(super) names_each: bool,
-    pub(super) coming: Receiver<Result<Answer, Error>>,
+    pub(super) coming: Answers,
     /// The end of the time for answers.
     pub(super) until: Instant,
     /// Number of sentinels by the earlier answers of any of them.
@@ -153,28 +153,5 @@ impl Poll {
                 format!("none of the {} sentinels answers in time", self.asked),
             ),
         }
-    }
-}
-
-/// A question to all sentinels, with answers that are still coming in.
-pub struct RollCall {
-    /// Name of the primary.
-    pub primary: String,
-    pub(super) sentinels: usize,
-    pub(super) coming: Receiver<Result<Answer, Error>>,
-    pub(super) until: Instant,
-}
-
-impl RollCall {
-    /// Waits until all have answered, or the time is over.
-    pub fn votes(&self) -> Vec<Result<Answer, Error>> {
-        let answers = (0..self.sentinels).map(|_| {
-            let answer = self.coming.recv_timeout(left(self.until));
-            answer.unwrap_or_else(|_| {
-                let message = "a sentinel gives no answer in time".to_owned();
-                Err(Error::new(ErrorKind::Unreachable, message).because(Cause::Silent))
-            })
-        });
-        answers.collect()
     }
 }

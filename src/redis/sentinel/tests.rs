@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::mpsc::channel;
 
 use super::replicas::{KnownReplica, PRIORITY, promotable_replicas};
 use super::*;
