@@ -137,8 +137,8 @@ impl Url {
             return Err("write `local:`, with nothing after it".into());
         }
         let is_word = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-        let parts = text.split_once("://").filter(|(scheme, _)| is_word(scheme));
-        let Some((scheme, rest)) = parts else {
+        let split = text.split_once("://").filter(|(scheme, _)| is_word(scheme));
+        let Some((scheme, rest)) = split else {
             return Err(format!("it must begin with {SCHEMES}"));
         };
         if rest.contains("://") {
@@ -153,13 +153,20 @@ impl Url {
             );
         }
         let tls = scheme.starts_with("rediss");
-        match scheme {
-            "redis" | "rediss" => tcp(rest, tls),
-            "unix" => unix(rest),
-            "redis-sentinel" | "rediss-sentinel" => sentinels(rest, tls),
-            "redis-cluster" | "rediss-cluster" => cluster(rest, tls),
-            _ => Err(format!("unknown scheme {scheme}://; use {SCHEMES}")),
-        }
+        let read = match scheme {
+            "unix" => return unix(rest),
+            "redis" | "rediss" => tcp,
+            "redis-sentinel" | "rediss-sentinel" => sentinels,
+            "redis-cluster" | "rediss-cluster" => cluster,
+            _ => return Err(format!("unknown scheme {scheme}://; use {SCHEMES}")),
+        };
+        let parts = parts(rest)?;
+        let (place, number) = read(&parts, tls)?;
+        Ok(Self {
+            place,
+            database: database(number)?,
+            login: parts.login,
+        })
     }
 }
 
@@ -216,75 +223,68 @@ fn parts(text: &str) -> Result<Parts<'_>, String> {
 }
 
 /// `[user[:password]@]host[:port][/db]`
-fn tcp(rest: &str, tls: bool) -> Result<Url, String> {
-    let parts = parts(rest)?;
-    let [] = options(parts.options, [], NO_OPTIONS)?;
+fn tcp<'a>(parts: &Parts<'a>, tls: bool) -> Result<(Place, &'a str), String> {
+    let [] = options(parts.options, [])?;
     if parts.hosts.contains(',') {
         return Err("it has several hosts; with Sentinel use redis-sentinel://host1,host2,host3/NAME, with Redis Cluster redis-cluster://host1,host2".into());
     }
     if parts.hosts.is_empty() && parts.path.contains('/') {
         return Err("the host is missing; a socket is written unix:///PATH".into());
     }
-    Ok(Url {
-        place: Place::Server(tcp_address(parts.hosts, PORT, tls)?),
-        database: database(parts.path)?,
-        login: parts.login,
-    })
+    let address = tcp_address(parts.hosts, PORT, tls)?;
+    Ok((Place::Server(address), parts.path))
 }
 
-/// Hint behind an unknown option of a URL that has no options.
-const NO_OPTIONS: &str = "the database is written /3";
-
 /// Returns the values of the options with these names. Other clients know `protocol`, too, which redlock ignores.
-fn options<const N: usize>(
-    text: &str,
-    names: [&str; N],
-    hint: &str,
-) -> Result<[Option<String>; N], String> {
+fn options<const N: usize>(text: &str, names: [&str; N]) -> Result<[Option<String>; N], String> {
     let mut values = std::array::from_fn(|_| None);
     for option in text.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         match names.iter().position(|known| *known == name) {
             Some(at) => values[at] = some(decoded(value, name)?),
             None if name == "protocol" => {}
-            None => return Err(format!("it has an unknown option after the ?; {hint}")),
+            None if N == 0 => {
+                return Err(
+                    "it has an unknown option after the ?; the database is written /3".into(),
+                );
+            }
+            None => {
+                let names = names.join(", ");
+                return Err(format!(
+                    "it has an unknown option after the ?; the options are {names}"
+                ));
+            }
         }
     }
     Ok(values)
 }
 
 /// `[user[:password]@]host[:port],…/NAME[/db][?sentinel_user=…&sentinel_password=…]`
-fn sentinels(rest: &str, tls: bool) -> Result<Url, String> {
+fn sentinels<'a>(parts: &Parts<'a>, tls: bool) -> Result<(Place, &'a str), String> {
     let names = [
         "sentinel_user",
         "sentinel_password",
         "sentinel_password_file",
     ];
-    let hint = "the options are sentinel_user, sentinel_password and sentinel_password_file";
-    let parts = parts(rest)?;
-    let [username, password, password_file] = options(parts.options, names, hint)?;
+    let [username, password, password_file] = options(parts.options, names)?;
     let nodes = nodes(parts.hosts, SENTINEL_PORT, tls)?;
     let (primary, number) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     let primary = decoded(primary, "name of the primary")?;
     if primary.is_empty() {
         return Err("the primary's name, as the sentinels know it, is missing after the hosts; write redis-sentinel://host1,host2,host3/mymaster".into());
     }
-    Ok(Url {
-        place: Place::Sentinels {
-            nodes,
-            primary,
-            login: Login { username, password },
-            password_file: password_file.map(PathBuf::from),
-        },
-        database: database(number)?,
-        login: parts.login,
-    })
+    let place = Place::Sentinels {
+        nodes,
+        primary,
+        login: Login { username, password },
+        password_file: password_file.map(PathBuf::from),
+    };
+    Ok((place, number))
 }
 
 /// `[user[:password]@]host[:port],…[/tag]`
-fn cluster(rest: &str, tls: bool) -> Result<Url, String> {
-    let parts = parts(rest)?;
-    let [] = options(parts.options, [], NO_OPTIONS)?;
+fn cluster<'a>(parts: &Parts<'a>, tls: bool) -> Result<(Place, &'a str), String> {
+    let [] = options(parts.options, [])?;
     let tag = parts.path.strip_suffix('/').unwrap_or(parts.path);
     let tag = decoded(tag, "hash tag")?;
     if tag.contains(['{', '}', '/']) {
@@ -296,14 +296,8 @@ fn cluster(rest: &str, tls: bool) -> Result<Url, String> {
         let number = if tag == "0" { "/0" } else { "the number" };
         return Err(format!("a cluster has only database 0; leave {number} out"));
     }
-    Ok(Url {
-        place: Place::Cluster {
-            nodes,
-            tag: some(tag),
-        },
-        database: 0,
-        login: parts.login,
-    })
+    let tag = some(tag);
+    Ok((Place::Cluster { nodes, tag }, ""))
 }
 
 /// `host[:port],…`, each once.
@@ -320,22 +314,12 @@ fn nodes(hosts: &str, port: &str, tls: bool) -> Result<Vec<Address>, String> {
 
 /// Reads a host and its port, which is the default port if none is given.
 fn tcp_address(place: &str, default: &str, tls: bool) -> Result<Address, String> {
-    let (host, port) = if let Some(rest) = place.strip_prefix('[') {
-        let end = "the ] after the IPv6 address is missing";
-        let (host, port) = rest.split_once(']').ok_or(end)?;
-        if host.parse::<Ipv6Addr>().is_err() {
-            return Err("there is no IPv6 address in the brackets".into());
-        }
-        match port.strip_prefix(':') {
-            None if !port.is_empty() => {
-                return Err("after the ] only a port may follow, such as :6379".into());
-            }
-            port => (host, port.unwrap_or_default()),
-        }
-    } else if place.matches(':').count() > 1 {
-        return Err("an IPv6 address must be in brackets, such as [::1]:6379".into());
-    } else {
-        place.split_once(':').unwrap_or((place, ""))
+    let is_address = |host: &str| host.parse::<Ipv6Addr>().is_ok();
+    let (host, port) = match place.strip_prefix('[').map(|rest| rest.split_once(']')) {
+        Some(Some((host, ""))) if is_address(host) => (host, ""),
+        Some(Some((host, port))) if is_address(host) && port.starts_with(':') => (host, &port[1..]),
+        None if place.matches(':').count() < 2 => place.split_once(':').unwrap_or((place, "")),
+        _ => return Err("an IPv6 address must be in brackets, such as [::1]:6379".into()),
     };
     if host.is_empty() {
         return Err("the host is missing".into());
@@ -370,8 +354,7 @@ fn unix(rest: &str) -> Result<Url, String> {
         );
     }
     let (text, names) = (text.replace('+', "%20"), ["db", "user", "pass"]);
-    let hint = "the options are db, user and pass";
-    let [number, username, password] = options(&text, names, hint)?;
+    let [number, username, password] = options(&text, names)?;
     Ok(Url {
         place: Place::Server(Address::Unix(path.into())),
         database: database(&number.unwrap_or_default())?,
@@ -384,9 +367,6 @@ fn database(text: &str) -> Result<i64, String> {
     match text.parse::<u32>() {
         Ok(database) => Ok(database.into()),
         Err(_) if text.is_empty() => Ok(0),
-        Err(_) if text.contains('/') => {
-            Err("only the number of a database may follow the host, as in redis://host/3".into())
-        }
         Err(_) => Err("the database must be a number, as in redis://host/3".into()),
     }
 }
@@ -587,13 +567,13 @@ mod tests {
             ("redis://u:hunter2@h:65536", "the port must be"),
             ("redis://u:hunter2@h:-1", "the port must be"),
             ("redis://::1", "must be in brackets"),
-            ("redis://[::1", "the ] after"),
-            ("redis://[hunter2]", "no IPv6 address"),
-            ("redis://[::1]hunter2", "only a port"),
+            ("redis://[::1", "must be in brackets"),
+            ("redis://[hunter2]", "must be in brackets"),
+            ("redis://[::1]hunter2", "must be in brackets"),
             ("redis://h!", "a character that no host name has"),
             ("redis://u:hunter2@h/x", "the database must be a number"),
             ("redis://u:hunter2@h/-1", "the database must be a number"),
-            ("redis://u:hunter2@h/0/x", "only the number of a database"),
+            ("redis://u:hunter2@h/0/x", "the database must be a number"),
             ("redis://u:hunter2@h?db=1", "unknown option"),
             ("redis://u:hun ter2@h", "a space"),
             ("redis://u:hunter2@h\th", "a space"),
