@@ -28,13 +28,12 @@ impl RedisCli {
         user: Option<String>,
         has_password: bool,
     ) -> Self {
-        let (place, tls) = match address {
-            Address::Unix(path) => (vec!["-s".into(), path.display().to_string()], Vec::new()),
-            Address::Tcp { host, port, tls } => {
-                let options = if *tls { tls_options(files) } else { Vec::new() };
-                (host_and_port(host, *port), options)
-            }
+        let place = match address {
+            Address::Unix(path) => vec!["-s".into(), path.display().to_string()],
+            Address::Tcp { host, port, .. } => host_and_port(host, *port),
         };
+        let tls = address.has_tls().then(|| tls_options(files));
+        let tls = tls.unwrap_or_default();
         Self {
             place,
             tls,
@@ -99,18 +98,13 @@ fn host_and_port(host: &str, port: u16) -> Vec<String> {
 }
 
 fn tls_options(files: &TlsFiles) -> Vec<String> {
-    let files = [
-        ("--cacert", &files.ca),
-        ("--cert", &files.cert),
-        ("--key", &files.key),
-    ];
-    let given = files.into_iter().filter_map(|(option, path)| {
-        let path = path.as_ref()?;
-        Some([option.to_owned(), path.display().to_string()])
-    });
-    std::iter::once("--tls".to_owned())
-        .chain(given.flatten())
-        .collect()
+    let (ca, cert, key) = (&files.ca, &files.cert, &files.key);
+    let mut options = vec!["--tls".to_owned()];
+    for (option, path) in [("--cacert", ca), ("--cert", cert), ("--key", key)] {
+        let given = path.iter().map(|path| path.display().to_string());
+        options.extend(given.flat_map(|path| [option.to_owned(), path]));
+    }
+    options
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use super::stream::left;
 use crate::sys::look_up;
 
 /// Returns the addresses of a host. Each lookup has a thread, which may outlive this. Some name servers fail, or are silent, if
-/// they are asked for IPv6 addresses or for IPv4 ones, and musl then finds none at all: so IPv4 addresses are also looked up
-/// alone, and then IPv6 ones, if both together fail or take a while.
+/// they are asked for IPv6 addresses or for IPv4 ones, and musl then finds none at all: so either are also looked up alone, if both
+/// together fail or take a while.
 pub(super) fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![(address, port).into()]);
@@ -26,31 +26,21 @@ pub(super) fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<S
             listed.map_or_else(|| look_up(&host, port, family), Ok)
         })
     };
-    // With the part of the time in which the answer to each is the only one to wait for.
-    let families = [
-        (libc::AF_UNSPEC, 8),
-        (libc::AF_INET, 2),
-        (libc::AF_INET6, 2),
-    ];
-    let mut families = families.into_iter();
-    let (mut pending, mut result) = (0, Err(io::ErrorKind::TimedOut.into()));
-    loop {
-        let (within, is_last) = match families.next() {
-            Some((family, share)) => {
-                look_up(family)?;
-                pending += 1;
-                (left(until)? / share, false)
-            }
-            None if pending == 0 => return result,
-            None => (left(until)?, true),
-        };
-        match answers.recv_timeout(within) {
-            Ok(Ok(addresses)) => return Ok(addresses),
-            Ok(failed) => (result, pending) = (failed, pending - 1),
-            Err(_) if is_last => return result,
-            Err(_) => {}
+    look_up(libc::AF_UNSPEC)?;
+    if let Ok(Ok(addresses)) = answers.recv_timeout(left(until)? / 8) {
+        return Ok(addresses);
+    }
+    look_up(libc::AF_INET)?;
+    look_up(libc::AF_INET6)?;
+    drop(answer);
+    let mut result = Err(io::ErrorKind::TimedOut.into());
+    while let Ok(answer) = answers.recv_timeout(left(until)?) {
+        match answer {
+            Ok(addresses) => return Ok(addresses),
+            failed => result = failed,
         }
     }
+    result
 }
 
 /// Returns the addresses of a host in `/etc/hosts`, if it is there: musl finds only names in the same case.
