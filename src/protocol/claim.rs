@@ -252,7 +252,7 @@ impl Claim {
                 // Nothing that the replicas would confirm is known of the node that the keys go to.
                 Err(error) if error.is_migration() && !connection.is_replicated() => {
                     for claim in claims {
-                        if !connection.keep(&claim.keeping(ttl), within)? {
+                        if !connection.keep(claim.keeping(ttl), within)? {
                             return Err(error);
                         }
                     }

@@ -291,10 +291,7 @@ impl Client {
 
     /// Returns the error for a refusal, of a script's call or a plain command.
     pub(super) fn refusal(&self, error: &ServerError, call: Option<&Call>) -> Error {
-        let key = call.and_then(|call| call.keys.first());
-        let script = call.map(|call| call.script.source);
-        let server = self.server();
-        from_server(error, &server, key.map(Vec::as_slice), script)
+        from_server(error, &self.server(), call)
     }
 }
 

@@ -106,11 +106,12 @@ impl Connection {
 
     /// Extends the lease of a lock with its key alone, while a cluster moves the others to another node and so
     /// answers no script that names them all; whether that was done.
-    pub fn keep(&mut self, call: &Call, within: Duration) -> Result<bool, Error> {
+    pub fn keep(&mut self, call: Call, within: Duration) -> Result<bool, Error> {
         let until = Instant::now() + within;
         // Each node knows the script only once it was sent, and it is short.
         let command = call.command(false);
-        let answer = self.query_until(&command, until).or_else(|error| {
+        let number = self.request(call, until, None, false)?;
+        let answer = self.answer(number, until).or_else(|error| {
             let redirect = error.redirect().filter(|_| error.is_migration());
             let Some(redirect) = redirect else {
                 return Err(error);
@@ -274,14 +275,11 @@ impl SlotSearch<'_> {
             None if lacks_name => ErrorKind::Unreachable,
             _ => return error,
         };
-        let hint = match by {
-            Some(by) if is_silent && is_new => format!(
-                "; according to Redis at {by}, that node has the keys: if it is up, have it announce an address that this host can reach (cluster-announce-ip or cluster-announce-hostname, cluster-announce-port)"
+        let hint = match by.filter(|_| is_new) {
+            Some(by) => format!(
+                "; Redis at {by} names that node by this address: have it announce one that this host can reach (cluster-announce-ip), or its name (cluster-announce-hostname, and cluster-preferred-endpoint-type hostname)"
             ),
-            Some(by) if is_new => format!(
-                "; or, as Redis at {by} names that node by this address, have it announce its name (cluster-announce-hostname, and cluster-preferred-endpoint-type hostname)"
-            ),
-            _ => String::new(),
+            None => String::new(),
         };
         Error::new(kind, format!("{error}{hint}"))
     }

@@ -13,7 +13,7 @@ use super::error::{Error, ErrorKind};
 use super::left;
 use super::replication::{Goal, Listed, Quorum, Replication, Role};
 use super::reply::{count, lossy_text};
-use super::wire::{AboutReplicas, Expected, Received, RequestId, Wire};
+use super::wire::{AboutReplicas, Expected, Received, SentCall, Wire};
 
 /// The pause between two looks at how far each replica has come.
 const POLL_EVERY: Duration = Duration::from_millis(20);
@@ -23,9 +23,7 @@ pub(super) const FOLLOWED: Duration = Duration::from_millis(250);
 
 /// An answer that is held back until the replicas have what it is about.
 pub(super) struct Pending {
-    number: RequestId,
-    script: Option<&'static Script>,
-    value: Value,
+    answer: Received,
     goal: Goal,
     /// Offset of the primary after the write.
     offset: Option<u64>,
@@ -36,6 +34,19 @@ pub(super) struct Pending {
     since: Instant,
 }
 
+impl Pending {
+    pub(super) fn new(answer: Received, goal: Goal) -> Self {
+        Self {
+            answer,
+            goal,
+            offset: None,
+            acknowledged: 0,
+            role: None,
+            since: Instant::now(),
+        }
+    }
+}
+
 /// What the replicas of a connection's server have to have, and have.
 #[derive(Default)]
 pub(super) struct Confirming {
@@ -43,8 +54,6 @@ pub(super) struct Confirming {
     pub(super) replication: Option<Replication>,
     /// The replicas that could follow the primary.
     pub(super) listed: Listed,
-    /// What the last call waits for that does so.
-    goal: Option<Goal>,
     /// Time for the replicas to confirm it: three quarters of the time for the answer at most.
     pub(super) replicas_may_take: Duration,
     /// An answer that counts when it is.
@@ -52,18 +61,10 @@ pub(super) struct Confirming {
 }
 
 impl Confirming {
-    /// Adds to a call of a script the question whether the replicas have what it wrote, if that matters.
-    pub(super) fn await_replicas(
-        &mut self,
-        wire: &mut Wire,
-        script: &'static Script,
-        until: Instant,
-    ) {
-        if let Some(Replication { quorum, timeout }) = self.replication_of(script) {
-            let goal = self.listed.goal(quorum);
-            self.goal = Some(goal.clone());
-            self.ask(wire, &goal, timeout, until);
-        }
+    /// Returns what replicas must have before the answer of a script is valid, if they must have anything.
+    pub(super) fn goal_of(&self, script: &Script) -> Option<Goal> {
+        let replication = self.replication.filter(|_| script.counts_when_replicated);
+        replication.map(|replication| self.listed.goal(replication.quorum))
     }
 
     /// Adds the question whether the replicas have what was written before, and how far each of them is.
@@ -85,56 +86,29 @@ impl Confirming {
         wire.add(&cmd("ROLE"), Expected::Replicas(AboutReplicas::Positions));
     }
 
-    /// Returns what replicas must have before the answer of a script is valid, if they must have anything.
-    pub(super) fn replication_of(&self, script: &Script) -> Option<Replication> {
-        self.replication.filter(|_| script.counts_when_replicated)
-    }
-
-    /// The answer to a call: that a lock is ours counts when the replicas have it.
+    /// Takes in the answer to a call. An answer that a lock is this run's is valid when the replicas have reached the goal.
     pub(super) fn answered_call(
         &mut self,
         wire: &mut Wire,
-        number: RequestId,
-        script: &'static Script,
+        sent: SentCall,
         value: Value,
     ) -> Result<Option<Received>, Error> {
         let is_ours = match &value {
             Value::Array(fields) => fields.first() == Some(&Value::Int(1)),
             value => matches!(value, Value::Int(1..)),
         };
-        let waits = is_ours && self.replication_of(script).is_some();
-        // What it was sent with: others may be listed by now.
-        match self.goal.clone().filter(|_| waits) {
-            None => Ok(Some(wire.answered(number, Some(script), value))),
+        let answer = wire.answered(sent.number, Some(sent.call.script), value);
+        match sent.goal.filter(|_| is_ours) {
+            None => Ok(Some(answer)),
             Some(Goal::None(why)) => {
                 let message = format!("replicas didn't confirm the lock at {}: {why}", wire.server);
                 Err(Error::new(ErrorKind::NotReplicated, message))
             }
             Some(goal) => {
-                self.hold_back(number, Some(script), value, goal);
+                self.pending = Some(Pending::new(answer, goal));
                 Ok(None)
             }
         }
-    }
-
-    /// Holds an answer back until the replicas have reached its goal.
-    pub(super) fn hold_back(
-        &mut self,
-        number: RequestId,
-        script: Option<&'static Script>,
-        value: Value,
-        goal: Goal,
-    ) {
-        self.pending = Some(Pending {
-            number,
-            script,
-            value,
-            goal,
-            offset: None,
-            acknowledged: 0,
-            role: None,
-            since: Instant::now(),
-        });
     }
 
     /// Takes in an answer about replicas. Returns the answer that was held back, if they have it now.
@@ -144,41 +118,24 @@ impl Confirming {
         about: &AboutReplicas,
         answer: &Value,
     ) -> Result<Option<Received>, Error> {
-        match (about, answer) {
-            (AboutReplicas::Written, answer) => {
-                if let Some(pending) = &mut self.pending {
-                    pending.offset = Role::parse(answer).map(|role| role.offset);
-                }
+        if let (AboutReplicas::Acknowledged, Value::ServerError(error)) = (about, answer) {
+            return Err(wire.call_error(None, error));
+        }
+        let Some(pending) = &mut self.pending else {
+            return Ok(None);
+        };
+        match about {
+            AboutReplicas::Written => {
+                pending.offset = Role::parse(answer).map(|role| role.offset);
             }
-            (AboutReplicas::Copying, answer) => return self.copying(wire, answer),
-            // This user may not ask where they are.
-            (AboutReplicas::Positions, answer) => {
-                return self.positions(wire, Role::parse(answer));
-            }
-            (_, Value::ServerError(error)) => return Err(wire.call_error(None, error)),
-            (AboutReplicas::Acknowledged, answer) => return self.acknowledged(wire, answer),
+            AboutReplicas::Acknowledged => pending.acknowledged = count(answer)?,
+            AboutReplicas::Positions => return self.positions(wire, Role::parse(answer)),
+            AboutReplicas::Copying => return Err(self.copying(wire, answer)),
         }
         Ok(None)
     }
 
-    /// Takes in the number of replicas that have it; which those are matters only for [`Goal::Each`].
-    fn acknowledged(&mut self, wire: &mut Wire, answer: &Value) -> Result<Option<Received>, Error> {
-        let replicas = count(answer)?;
-        let Some(pending) = &mut self.pending else {
-            return Ok(None);
-        };
-        pending.acknowledged = replicas;
-        let is_enough = !pending.goal.is_each() && replicas >= pending.goal.number();
-        Ok(is_enough.then(|| self.deliver(wire)).flatten())
-    }
-
-    /// Returns the answer that was held back.
-    fn deliver(&mut self, wire: &mut Wire) -> Option<Received> {
-        let of = self.pending.take()?;
-        Some(wire.answered(of.number, of.script, of.value))
-    }
-
-    /// How far each replica has come.
+    /// Takes in how far each replica has come, unless this user may not ask.
     fn positions(
         &mut self,
         wire: &mut Wire,
@@ -187,38 +144,43 @@ impl Confirming {
         let Some(pending) = &mut self.pending else {
             return Ok(None);
         };
+        let (goal, written) = (&pending.goal, pending.offset);
+        let is_enough = if goal.is_each() {
+            let known = written.zip(role.as_ref());
+            known.is_some_and(|(offset, role)| goal.is_reached(offset, role))
+        } else {
+            pending.acknowledged >= goal.number()
+        };
+        if is_enough {
+            return Ok(self.pending.take().map(|pending| pending.answer));
+        }
         let Some(role) = role else {
             return Err(self.not_replicated(wire, None));
         };
-        if let Some(offset) = pending.offset {
-            if pending.goal.is_reached(offset, &role) {
-                return Ok(self.deliver(wire));
-            }
-            if pending.goal.is_each() && pending.since.elapsed() < self.replicas_may_take {
-                // Asked for more than there are, they all tell how far they are.
-                Self::ask_again(wire, u32::MAX, POLL_EVERY);
-                return wire.send(wire.until()).map(|()| None);
-            }
-        }
-        if !pending.goal.lacks_one(&role) {
+        let may_wait = pending.since.elapsed() < self.replicas_may_take;
+        if goal.is_each() && written.is_some() && may_wait {
+            // Asked for more than there are, they all tell how far they are.
+            Self::ask_again(wire, u32::MAX, POLL_EVERY);
+        } else if goal.lacks_one(&role) {
+            pending.role = Some(role);
+            let copying = Expected::Replicas(AboutReplicas::Copying);
+            wire.add(cmd("INFO").arg("replication"), copying);
+        } else {
             return Err(self.not_replicated(wire, Some(&role)));
         }
-        pending.role = Some(role);
-        let copying = Expected::Replicas(AboutReplicas::Copying);
-        wire.add(cmd("INFO").arg("replication"), copying);
         wire.send(wire.until()).map(|()| None)
     }
 
-    /// Why one of the replicas isn't connected, where the server lets us know: it may copy the data first.
-    fn copying(&mut self, wire: &Wire, info: &Value) -> Result<Option<Received>, Error> {
+    /// Returns the error for a replica that isn't connected, with the reason if the server lets us know it: the replica may
+    /// copy the data first.
+    fn copying(&mut self, wire: &Wire, info: &Value) -> Error {
         let pending = self.pending.as_mut();
-        let Some(mut role) = pending.and_then(|pending| pending.role.take()) else {
-            return Ok(None);
-        };
-        if let Value::BulkString(_) | Value::VerbatimString { .. } = info {
+        let mut role = pending.and_then(|pending| pending.role.take());
+        if let (Some(role), Value::BulkString(_) | Value::VerbatimString { .. }) = (&mut role, info)
+        {
             role.note_copying(&lossy_text(info));
         }
-        Err(self.not_replicated(wire, Some(&role)))
+        self.not_replicated(wire, role.as_ref())
     }
 
     /// The error for a call that too few replicas have.

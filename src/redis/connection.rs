@@ -9,19 +9,20 @@
 //! they are for.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, ServerErrorKind, Value, cmd};
 
 use super::call::Call;
-use super::confirming::{Confirming, FOLLOWED};
+use super::confirming::{Confirming, FOLLOWED, Pending};
 use super::error::{Error, ErrorKind};
 use super::left;
 use super::pushes::{Pushes, Resp3};
 use super::refusal::is_turned_away;
 use super::server::{Part, Server};
-use super::wire::{Expected, LISTING, Push, Received, RequestId, Wire};
+use super::wire::{Expected, LISTING, Push, Received, RequestId, SentCall, Wire};
 
 /// How many calls of a list are sent at once; as many more may be under way.
 const PART: usize = 50;
@@ -88,13 +89,12 @@ impl Connection {
         let (login, wire) = (self.wire.server.login(), &mut self.wire);
         let steps = login.len();
         let mut numbers = Vec::new();
-        numbers.extend(login.iter().map(|it| wire.ask(it, Expected::Command)));
+        numbers.extend(login.iter().map(|it| wire.ask(it)));
         if wire.server.part == Part::Node {
             // Its kind, and what it can do for waiters.
             self.pushes.say_hello(wire);
-            wire.add(&cmd("ROLE"), Expected::Role);
         }
-        numbers.extend(questions.iter().map(|it| wire.ask(it, Expected::Command)));
+        numbers.extend(questions.iter().map(|it| wire.ask(it)));
         wire.send(until)?;
         let mut answers = Vec::new();
         for number in numbers {
@@ -121,14 +121,11 @@ impl Connection {
         let replicas = self.confirming.replication.map(|of| of.timeout);
         let replicas = replicas.unwrap_or_default();
         self.request(call, self.wire.until() + replicas, None, true)?;
-        let is_subscription = |expected: &Expected| matches!(expected, Expected::Subscribed);
-        // A subscription may have a separate answer, for which the call waits.
-        let answers = 1 + u32::from(self.wire.expects(is_subscription));
-        Ok(self.wire.timeout * answers + replicas)
+        Ok(self.wire.timeout + replicas)
     }
 
     /// Sends a call; `tracked` is a key that it changes, and the values that the key may have then.
-    fn request(
+    pub(super) fn request(
         &mut self,
         call: Call,
         until: Instant,
@@ -136,46 +133,45 @@ impl Connection {
         by_hash: bool,
     ) -> Result<RequestId, Error> {
         self.drain_stale()?;
-        let (number, script) = (self.wire.next_request(), call.script);
-        self.add_call(number, call, by_hash);
+        let number = self.wire.next_request();
+        self.add_call(number, call, by_hash, until);
         if let Some((key, values)) = tracked {
             Pushes::track_changed(&mut self.wire, key, values);
         }
-        let wire = &mut self.wire;
-        self.confirming.await_replicas(wire, script, until);
-        wire.send(until)?;
-        wire.called = Some((number, Instant::now()));
+        self.wire.send(until)?;
         Ok(number)
     }
 
-    fn add_call(&mut self, number: RequestId, call: Call, by_hash: bool) {
+    /// Adds a call to what is sent next, with the question whether the replicas have what it writes, if that matters.
+    fn add_call(&mut self, number: RequestId, call: Call, by_hash: bool, until: Instant) {
         let command = call.command(by_hash);
-        self.wire
-            .add(&command, Expected::Call(number, call, by_hash));
+        let goal = self.confirming.goal_of(call.script);
+        let sent = SentCall {
+            number,
+            call,
+            by_hash: by_hash.then(Instant::now),
+            goal: goal.clone(),
+        };
+        self.wire.add(&command, Expected::Call(sent));
+        if let (Some(goal), Some(of)) = (goal, self.confirming.replication) {
+            self.confirming
+                .ask(&mut self.wire, &goal, of.timeout, until);
+        }
     }
 
     /// Calls a script again that the server doesn't know. Nothing was done. Where something else was sent
     /// meanwhile, it must stay so: now it would be done after that, a lock taken that was just released.
-    fn call_with_text(&mut self, number: RequestId, call: Call) -> Result<(), Error> {
-        let is_about_it = |expected: &Expected| {
-            matches!(
-                expected,
-                Expected::Optional | Expected::Value(_) | Expected::Nodes | Expected::Replicas(_)
-            )
-        };
-        if !self.wire.expected.iter().all(is_about_it) {
+    fn call_with_text(&mut self, sent: SentCall) -> Result<(), Error> {
+        let is_call = |expected: &Expected| matches!(expected, Expected::Call(_));
+        if self.wire.expected.iter().any(is_call) {
             return Ok(());
         }
-        // The call takes more than one way there and back.
-        self.wire.called = None;
         // What is tracked was asked for before that.
         self.pushes.tracking = false;
         // The replicas have as long as the first time.
         let again = Instant::now() + self.confirming.replicas_may_take * 4 / 3;
-        let (script, until) = (call.script, self.wire.until().max(again));
-        self.add_call(number, call, false);
-        self.confirming
-            .await_replicas(&mut self.wire, script, until);
+        let until = self.wire.until().max(again);
+        self.add_call(sent.number, sent.call, false, until);
         self.wire.send(until)
     }
 
@@ -191,19 +187,25 @@ impl Connection {
         Ok(())
     }
 
-    /// Listens to a channel, on this same connection (RESP3, Redis 6 or later), from what is sent
-    /// next on: that waits here until it is known that the server can.
-    /// Where that was asked before, it is not asked again.
+    /// Listens to a channel, on this same connection (RESP3, Redis 6 or later), from what is sent next on. Waits until it is
+    /// known whether the server can; a channel that is listened to isn't requested again.
     pub fn subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
         if self.pushes.channel.as_deref() == Some(channel) {
             return Ok(());
         }
         self.drain_stale()?;
-        self.pushes.subscribe(&mut self.wire, channel)?;
+        self.pushes.channel = Some(channel.to_vec());
+        self.pushes.say_hello(&mut self.wire);
+        let until = self.wire.until();
+        self.wire.send(until)?;
+        if let Resp3::Asked(number) = self.pushes.resp3 {
+            self.answer(number, until)?;
+        }
+        self.pushes.subscribe(&mut self.wire);
         if self.wire.server.part == Part::Node {
             self.ask_nodes(self.wire.timeout)?;
         }
-        Ok(())
+        self.wire.send(until)
     }
 
     /// Has the server notify us of other clients' changes of these keys; see [`Pushes::track_keys`].
@@ -277,17 +279,9 @@ impl Connection {
         };
         let wire = &mut self.wire;
         Ok(match (expected, value) {
-            (Expected::Call(number, call, by_hash), value) => {
-                self.take_call_answer(number, call, by_hash, value)?
-            }
-            (Expected::Command(number) | Expected::Question(number), value) => {
-                Some(wire.answered(number, None, value))
-            }
-            (Expected::Nodes, Value::ServerError(_)) | (Expected::Optional, _) => None,
-            (Expected::Role, answer) => {
-                wire.server.note_role(&answer);
-                None
-            }
+            (Expected::Call(sent), value) => self.take_call_answer(sent, value)?,
+            (Expected::Command(number), value) => Some(wire.answered(number, None, value)),
+            (Expected::Nodes, Value::ServerError(_)) => None,
             (Expected::Nodes, answer) => {
                 self.note_nodes(&answer, Vec::new());
                 None
@@ -296,9 +290,9 @@ impl Connection {
                 self.confirming.take_answer(wire, &about, &answer)?
             }
             (Expected::Value(values), value) => self.value_push(&values, &value),
-            (Expected::Hello, answer) => {
-                self.pushes.hello(wire, &answer)?;
-                self.pushes.passed.pop().map(Received::Push)
+            (Expected::Hello(number), answer) => {
+                self.pushes.hello(wire.server.part, &answer);
+                Some(wire.answered(number, None, Value::Nil))
             }
             (Expected::Subscribed, Value::ServerError(error)) => {
                 let error = wire.call_error(None, &error);
@@ -316,25 +310,22 @@ impl Connection {
 
     fn take_call_answer(
         &mut self,
-        number: RequestId,
-        call: Call,
-        by_hash: bool,
+        sent: SentCall,
         value: Value,
     ) -> Result<Option<Received>, Error> {
         let wire = &mut self.wire;
         match value {
             Value::ServerError(error)
-                if by_hash && error.kind() == Some(ServerErrorKind::NoScript) =>
+                if sent.by_hash.is_some() && error.kind() == Some(ServerErrorKind::NoScript) =>
             {
-                self.call_with_text(number, call).map(|()| None)
+                self.call_with_text(sent).map(|()| None)
             }
-            Value::ServerError(error) => Err(wire.call_error(Some(&call), &error)),
+            Value::ServerError(error) => Err(wire.call_error(Some(&sent.call), &error)),
             value => {
-                if let Some((_, at)) = wire.called.take_if(|(of, _)| *of == number) {
+                if let Some(at) = sent.by_hash {
                     wire.server.note_round_trip(at.elapsed());
                 }
-                let confirming = &mut self.confirming;
-                confirming.answered_call(wire, number, call.script, value)
+                self.confirming.answered_call(wire, sent, value)
             }
         }
     }
@@ -351,11 +342,11 @@ impl Connection {
         (!is_same).then_some(Received::Push(Push::KeyChanged))
     }
 
-    /// Asks the server whether it is a replica. The answer comes in before that to the next question.
+    /// Asks the server whether it is a replica, and notes that, if this user may ask.
     pub fn ask_role(&mut self) -> Result<(), Error> {
-        self.drain_stale()?;
-        self.wire.add(&cmd("ROLE"), Expected::Role);
-        self.wire.send(self.wire.until())
+        let answers = self.query_each(&[cmd("ROLE")], self.wire.timeout)?;
+        answers.iter().for_each(|it| self.wire.server.note_role(it));
+        Ok(())
     }
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
@@ -445,7 +436,7 @@ impl Connection {
         let mut items = Vec::new();
         // The first call is sent alone, to make sure that the server knows the script. Replicas confirm one call at a time.
         for call in calls.by_ref() {
-            let is_alone = self.confirming.replication_of(call.script).is_some();
+            let is_alone = self.confirming.goal_of(call.script).is_some();
             let answer = self.call(call, left(until()))?;
             items.push(self.weighed(read(answer)?, &weigh));
             if !is_alone {
@@ -461,7 +452,13 @@ impl Connection {
                 let number = self.wire.next_request();
                 // Not sent again if the server doesn't know the script.
                 let command = call.command(true);
-                self.wire.add(&command, Expected::Call(number, call, false));
+                let sent = SentCall {
+                    number,
+                    call,
+                    by_hash: None,
+                    goal: None,
+                };
+                self.wire.add(&command, Expected::Call(sent));
                 numbers.push(number);
             }
             self.wire.send(until())?;
@@ -489,14 +486,12 @@ impl Connection {
     }
 
     pub(super) fn query_until(&mut self, command: &Cmd, until: Instant) -> Result<Value, Error> {
-        self.drain_stale()?;
-        let number = self.wire.ask(command, Expected::Command);
-        self.wire.send(until)?;
-        let answer = self.answer(number, until)?;
-        self.wire.unless_refused(answer)
+        let answers = self.query_each(slice::from_ref(command), left(until))?;
+        let answer = answers.into_iter().next();
+        self.wire.unless_refused(answer.unwrap_or(Value::Nil))
     }
 
-    /// The same for an answer that may be long.
+    /// Like [`Self::query`], for an answer that may be long.
     pub fn query_list(&mut self, command: &Cmd) -> Result<Value, Error> {
         self.wire.listing = Some(LISTING);
         let answer = self.query(command);
@@ -509,8 +504,7 @@ impl Connection {
         let until = Instant::now() + within;
         self.drain_stale()?;
         let (wire, commands) = (&mut self.wire, commands.iter());
-        let numbers = commands.map(|it| wire.ask(it, Expected::Question));
-        let numbers: Vec<RequestId> = numbers.collect();
+        let numbers: Vec<RequestId> = commands.map(|it| wire.ask(it)).collect();
         wire.send(until)?;
         let answers = numbers.into_iter();
         answers.map(|number| self.answer(number, until)).collect()
@@ -522,7 +516,7 @@ impl Connection {
     }
 
     /// Waits for the answer to a request, passing over all else.
-    fn answer(&mut self, number: RequestId, until: Instant) -> Result<Value, Error> {
+    pub(super) fn answer(&mut self, number: RequestId, until: Instant) -> Result<Value, Error> {
         let (_, value) = self.answer_to(&[Some(number)], until)?;
         Ok(value)
     }
@@ -559,7 +553,8 @@ impl Connection {
         }
         let number = self.wire.next_request();
         self.confirming.ask(&mut self.wire, &goal, FOLLOWED, until);
-        self.confirming.hold_back(number, None, Value::Okay, goal);
+        let answer = self.wire.answered(number, None, Value::Okay);
+        self.confirming.pending = Some(Pending::new(answer, goal));
         let sent = self.wire.send(until);
         let answer = sent.and_then(|()| self.answer(number, until));
         self.confirming.pending = None;

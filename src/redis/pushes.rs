@@ -3,12 +3,12 @@
 
 use std::sync::atomic::Ordering;
 
-use redis::{Cmd, PushKind, Value, cmd};
+use redis::{PushKind, Value, cmd};
 
 use super::error::{Error, ErrorKind};
 use super::reply::{field, lossy_text};
 use super::server::Part;
-use super::wire::{Expected, Push, Received, Wire};
+use super::wire::{Expected, Push, Received, RequestId, Wire};
 
 /// The version of Redis from which on channels can belong to hash slots.
 const SHARDED_SINCE: u32 = 7;
@@ -22,8 +22,8 @@ pub(super) enum Resp3 {
     /// It wasn't asked.
     #[default]
     Unasked,
-    /// It was asked.
-    Asked,
+    /// Asked, with this request.
+    Asked(RequestId),
     Spoken,
     Unknown,
 }
@@ -57,37 +57,11 @@ impl Pushes {
         }
     }
 
-    fn deny(&mut self) {
-        self.remember(Received::Push(Push::SubscribeDenied));
-    }
-
-    /// Listens to a channel, as soon as it is known that the server speaks RESP3.
-    ///
-    /// # Errors
-    /// If RESP3 can't be asked for.
-    pub(super) fn subscribe(&mut self, wire: &mut Wire, channel: &[u8]) -> Result<(), Error> {
-        let before = self.channel.replace(channel.to_vec());
-        self.say_hello(wire);
-        match self.resp3 {
-            Resp3::Spoken => wire.add(&self.subscribe_command(), Expected::Subscribed),
-            Resp3::Asked => {
-                wire.send(wire.until())?;
-                // From now on requests are held back until the answer.
-                wire.is_held_back = true;
-                if before.is_none() {
-                    wire.expected.push_back(Expected::Subscribed);
-                }
-            }
-            Resp3::Unasked | Resp3::Unknown => self.deny(),
-        }
-        wire.send(wire.until())
-    }
-
-    /// What comes of it that RESP3 was asked for.
-    pub(super) fn hello(&mut self, wire: &mut Wire, answer: &Value) -> Result<(), Error> {
+    /// Takes in the answer to the request for RESP3.
+    pub(super) fn hello(&mut self, part: Part, answer: &Value) {
         // In RESP2 there are no maps.
         let spoken = matches!(answer, Value::Map(_));
-        if wire.server.part == Part::Node {
+        if part == Part::Node {
             let said = |name| field(answer, name);
             self.is_node = said("mode").map(|mode| mode == "cluster");
             let version = said("version").unwrap_or_default();
@@ -99,17 +73,6 @@ impl Pushes {
         } else {
             Resp3::Unknown
         };
-        if !std::mem::take(&mut wire.is_held_back) {
-            return Ok(());
-        }
-        if spoken {
-            wire.put_first(&self.subscribe_command());
-        } else {
-            self.deny();
-            let is_other = |expected: &Expected| !matches!(expected, Expected::Subscribed);
-            wire.expected.retain(is_other);
-        }
-        wire.send(wire.until())
     }
 
     /// What the server pushes, if it is of interest.
@@ -149,18 +112,23 @@ impl Pushes {
     pub(super) fn say_hello(&mut self, wire: &mut Wire) {
         let closes = &wire.server.past.closes_on_hello;
         if self.resp3 == Resp3::Unasked && !closes.load(Ordering::Relaxed) {
-            wire.add(cmd("HELLO").arg(3), Expected::Hello);
-            self.resp3 = Resp3::Asked;
+            let number = wire.next_request();
+            wire.add(cmd("HELLO").arg(3), Expected::Hello(number));
+            self.resp3 = Resp3::Asked(number);
         }
     }
 
-    fn subscribe_command(&self) -> Cmd {
+    /// Adds the subscription to the channel, if the server speaks RESP3.
+    pub(super) fn subscribe(&mut self, wire: &mut Wire) {
         let name = if self.sharded {
             "SSUBSCRIBE"
         } else {
             "SUBSCRIBE"
         };
-        cmd(name).arg(&self.channel).clone()
+        match self.resp3 {
+            Resp3::Spoken => wire.add(cmd(name).arg(&self.channel), Expected::Subscribed),
+            _ => self.remember(Received::Push(Push::SubscribeDenied)),
+        }
     }
 
     /// Has the server notify us when another client changes one of these keys for the next time (client
@@ -178,18 +146,18 @@ impl Pushes {
         }
         if !std::mem::replace(&mut self.tracking, true) {
             let words = ["TRACKING", "ON", "OPTIN", "NOLOOP"];
-            wire.add(cmd("CLIENT").arg(&words), Expected::Optional);
+            wire.ask(cmd("CLIENT").arg(&words));
         }
         for key in keys {
             Self::track_next(wire);
-            wire.add(cmd("EXISTS").arg(key), Expected::Optional);
+            wire.ask(cmd("EXISTS").arg(key));
         }
         wire.send(wire.until())
     }
 
     /// Asks the server to notify redlock of the key that the next command reads.
     fn track_next(wire: &mut Wire) {
-        wire.add(cmd("CLIENT").arg("CACHING").arg("YES"), Expected::Optional);
+        wire.ask(cmd("CLIENT").arg("CACHING").arg("YES"));
     }
 
     /// Tracks a key that the command before changes, and that has one of these values then.

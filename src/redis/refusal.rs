@@ -6,6 +6,7 @@
 
 use redis::ServerError;
 
+use super::call::Call;
 use super::error::{Cause, Error, ErrorKind, quoted};
 use super::nodes::Redirect;
 use super::server::{Part, Server};
@@ -70,37 +71,32 @@ const BY_PROXIES: [&str; 1] = [
 /// A server's error.
 struct Refusal<'a> {
     /// The error without the part that only the authors of a script need.
-    said: &'a str,
+    text: &'a str,
     all: &'a str,
     server: &'a Server,
     /// Text of the script that was called, if it was one.
     script: Option<&'a str>,
 }
 
-/// Returns the meaning of a server's error for a user. If it answers a script, `key` is the lock's and `script` the text of
-/// the script.
-pub fn from_server(
-    error: &ServerError,
-    server: &Server,
-    key: Option<&[u8]>,
-    script: Option<&str>,
-) -> Error {
+/// Returns the meaning of a server's error for a user; `call` if the error answers a call of a script.
+pub fn from_server(error: &ServerError, server: &Server, call: Option<&Call>) -> Error {
     let all = format!("{} {}", error.code(), error.details().unwrap_or_default());
     // After an unknown AUTH the server repeats the password.
     let all = all.split(", with args beginning with").next();
     let all = all.unwrap_or_default();
-    let (said, in_script) = without_script(all);
-    if said.contains("WRONGTYPE") {
-        return for_doctor(wrong_type(key, in_script, server));
+    let text = without_script(all);
+    if text.contains("WRONGTYPE") {
+        let key = call.and_then(|call| call.keys.first());
+        return for_doctor(wrong_type(key.map(Vec::as_slice), server));
     }
     let refusal = Refusal {
-        said,
+        text,
         all,
         server,
-        script,
+        script: call.map(|call| call.script.source),
     };
     refusal.meaning().unwrap_or_else(|| {
-        let message = format!("Redis at {server} answered: {}", quoted(said));
+        let message = format!("Redis at {server} answered: {}", quoted(text));
         Error::new(ErrorKind::Internal, message)
     })
 }
@@ -116,18 +112,18 @@ impl Refusal<'_> {
     }
 
     fn has(&self, signs: &str) -> bool {
-        signs.split('|').any(|sign| self.said.contains(sign))
+        signs.split('|').any(|sign| self.text.contains(sign))
     }
 
     /// Returns the sentence of the first row of a table that has a sign of the error.
     fn sentence(&self, rows: &[&str]) -> Option<String> {
         let mut rows = rows.iter().filter_map(|row| row.split_once(" → "));
         let (_, sentence) = rows.find(|(signs, _)| self.has(signs))?;
-        let (server, said) = (self.server, self.said);
+        let (server, text) = (self.server, self.text);
         // The system's reason comes last.
-        let why = said.trim_end().rsplit(": ").next().unwrap_or_default();
-        let why = why.strip_prefix("ERR ").unwrap_or(why).to_lowercase();
-        let node = said.split(' ').nth(2);
+        let why = text.trim_end().rsplit(": ").next().unwrap_or_default();
+        let why = why.strip_prefix("ERR ").unwrap_or(why);
+        let node = text.split(' ').nth(2);
         let node = node.filter(|node| !node.is_empty() && !node.starts_with(':'));
         let command = match &*commands(self.all, self.script).join(" or ").to_uppercase() {
             "" => "of a line in redlock's scripts".to_owned(),
@@ -141,7 +137,7 @@ impl Refusal<'_> {
             ("{origin}", server.password_origin()),
             ("{command}", command),
             ("{node}", quoted(node.unwrap_or("another node")).into()),
-            ("{why}", quoted(&why).into()),
+            ("{why}", quoted(why).into()),
         ];
         let fill = |text: String, (name, value): &(&str, String)| text.replace(name, value);
         Some(values.iter().fold(sentence.to_owned(), fill))
@@ -179,7 +175,7 @@ impl Refusal<'_> {
     /// Returns the error of a cluster's node for keys that it doesn't have, or doesn't have all of.
     fn moving(&self) -> Option<Error> {
         let message = self.sentence(&MOVING)?;
-        let redirect = self.said.split_once(' ');
+        let redirect = self.text.split_once(' ');
         let redirect = redirect.and_then(|(_, details)| Redirect::parse(details));
         let cause = match (self.has("MOVED "), redirect) {
             _ if self.server.part != Part::Node => return None,
@@ -238,20 +234,17 @@ pub(super) fn is_turned_away(error: &ServerError) -> bool {
     error.code() == "DENIED" || details.starts_with("max number of clients")
 }
 
-/// Returns an error without the part that only the authors of a script need, and whether it is from within a script. Redis
-/// 7.0 adds that part behind the error, older servers in front of it.
-fn without_script(said: &str) -> (&str, bool) {
+/// Returns an error without the part that only the authors of a script need. Redis 7.0 adds that part behind the error, older
+/// servers in front of it.
+fn without_script(said: &str) -> &str {
     let before_7 = said
         .strip_prefix("ERR Error running script")
         .and_then(|rest| rest.rsplit_once("@user_script:"));
     if let Some((_, rest)) = before_7 {
         let is_place = |c: char| c.is_ascii_digit() || matches!(c, ' ' | ':' | '-');
-        return (rest.trim_start_matches(is_place), true);
+        return rest.trim_start_matches(is_place);
     }
-    match said.split_once(" script: ") {
-        Some((said, _)) => (said, true),
-        None => (said, false),
-    }
+    said.split_once(" script: ").map_or(said, |(said, _)| said)
 }
 
 /// Returns the error for a server, or a key, that can't hold locks as it is.
@@ -272,23 +265,13 @@ fn place(server: &Server) -> String {
     }
 }
 
-/// Returns the message for a key of another type: that of the lock itself, or one `beside` it, over which a script stumbled.
-fn wrong_type(key: Option<&[u8]>, beside: bool, server: &Server) -> String {
-    let Some(key) = key else {
-        return format!(
-            "a key with redlock's prefix has another type, so it belongs to another program at {server}; choose another REDLOCK_PREFIX"
-        );
-    };
-    let key = String::from_utf8_lossy(key);
+/// Returns the message for a key of another type: the lock's own `key`, or one beside it.
+fn wrong_type(key: Option<&[u8]>, server: &Server) -> String {
+    let key = String::from_utf8_lossy(key.unwrap_or(server.prefix.as_bytes()));
     let key = quoted(&key);
-    let what = if beside {
-        format!(
-            "a key that accompanies \"{key}\" (its name ends in :state, :queue or the like) has another type, so it"
-        )
-    } else {
-        format!("key \"{key}\" isn't a string, so it is not a lock and")
-    };
-    format!("{what} belongs to another program at {server}; choose another name or REDLOCK_PREFIX")
+    format!(
+        "key \"{key}\", or a key that accompanies it (its name ends in :state, :queue or the like), has another type, so it belongs to another program at {server}; choose another name or REDLOCK_PREFIX"
+    )
 }
 
 /// Returns what a user isn't permitted, and the rule that is missing, by the words of servers of all ages.
@@ -349,7 +332,7 @@ mod tests {
     fn answer_of(server: &Server, error: &str) -> Error {
         let reply = format!("-{error}\r\n");
         match redis::parse_redis_value(reply.as_bytes()) {
-            Ok(Value::ServerError(error)) => from_server(&error, server, None, None),
+            Ok(Value::ServerError(error)) => from_server(&error, server, None),
             other => panic!("{other:?}"),
         }
     }
@@ -446,10 +429,10 @@ mod tests {
                 "WRONGTYPE Operation against a key holding the wrong kind of value",
             ),
         ] {
-            assert_eq!(without_script(said), (error, true));
+            assert_eq!(without_script(said), error);
         }
         let plain = "NOAUTH Authentication required.";
-        assert_eq!(without_script(plain), (plain, false));
+        assert_eq!(without_script(plain), plain);
     }
 
     #[test]

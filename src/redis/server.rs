@@ -154,7 +154,7 @@ impl Server {
             let next = match self.part {
                 Part::Sentinel => "add sentinel_password_file=PATH to the URL",
                 _ => {
-                    "use REDLOCK_PASSWORD_FILE, or :PASSWORD@HOST if the user name was meant as the password (for a socket: ?pass=PASSWORD)"
+                    "use REDLOCK_PASSWORD_FILE, or :PASSWORD@HOST if the user name was meant as the password (for a socket: pass=PASSWORD)"
                 }
             };
             return format!("{title} refused the user in the URL, which has no password; {next}");

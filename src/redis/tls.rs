@@ -60,12 +60,7 @@ impl TlsFiles {
                 let secret = PrivateKeyDer::from_pem_slice(&pem);
                 let secret = secret.map_err(|_| unusable_key(key, &pem))?;
                 let with_own = config.with_client_auth_cert(certificates(cert)?, secret);
-                with_own.map_err(|error| match error {
-                    rustls::Error::InconsistentKeys(_) => {
-                        unusable(key, &format!("it is not the key of {}", cert.display()))
-                    }
-                    error => unusable(cert, &error),
-                })
+                with_own.map_err(|error| unusable(cert, &error))
             }
             _ => Err(Error::new(
                 ErrorKind::Config,

@@ -25,6 +25,7 @@ use super::call::{Call, Script};
 use super::error::{Error, ErrorKind};
 use super::left;
 use super::refusal::from_server;
+use super::replication::Goal;
 use super::resp::{Broken, Replies};
 use super::server::Server;
 use super::stream::Stream;
@@ -55,20 +56,25 @@ pub(super) enum AboutReplicas {
     Copying,
 }
 
+/// A call that was sent.
+pub(super) struct SentCall {
+    pub(super) number: RequestId,
+    pub(super) call: Call,
+    /// Time of sending, if the call is sent again, with its text, should the server not know the script.
+    pub(super) by_hash: Option<Instant>,
+    /// Goal that replicas must reach before the answer is valid.
+    pub(super) goal: Option<Goal>,
+}
+
 /// An answer that is still to come, by what it answers.
 pub(super) enum Expected {
-    /// A call, and whether it is sent again, with its text, if the server doesn't know the script.
-    Call(RequestId, Call, bool),
-    /// A command that must not arrive late, if nobody waits for its answer any more.
+    /// A call of a script.
+    Call(SentCall),
+    /// A plain command, which may arrive late: if it writes anything, its last part removes that. Nobody may wait for the
+    /// answer, as for those about tracking.
     Command(RequestId),
-    /// A question, which may arrive late: if it writes anything, its last part removes that.
-    Question(RequestId),
     /// The change to RESP3.
-    Hello,
-    /// An optional request: tracking.
-    Optional,
-    /// Role of the server, if the user may ask for it.
-    Role,
+    Hello(RequestId),
     /// A question about replicas.
     Replicas(AboutReplicas),
     /// The beginning of a key, which should contain one of these values.
@@ -120,10 +126,6 @@ pub(super) struct Wire {
     pub(super) sent: RequestId,
     /// The bytes of requests that weren't sent yet.
     unsent: Vec<u8>,
-    /// Nothing is sent until this is false again.
-    pub(super) is_held_back: bool,
-    /// The last call, and when it was sent, until the answer.
-    pub(super) called: Option<(RequestId, Instant)>,
     /// Something that was asked was answered.
     has_answered: bool,
     /// A script was answered: we were permitted to call it.
@@ -145,8 +147,6 @@ impl Wire {
             expected: VecDeque::new(),
             sent: 0,
             unsent: Vec::new(),
-            is_held_back: false,
-            called: None,
             has_answered: false,
             is_proven: false,
             broken: None,
@@ -155,17 +155,10 @@ impl Wire {
         }
     }
 
-    /// Whether an answer of this kind is still to come.
-    pub(super) fn expects(&self, is_it: impl Fn(&Expected) -> bool) -> bool {
-        self.expected.iter().any(is_it)
-    }
-
     /// The error for what a server answers to a request.
     pub(super) fn call_error(&self, call: Option<&Call>, error: &ServerError) -> Error {
-        let key = call.and_then(|call| call.keys.first()).map(Vec::as_slice);
-        let script = call.map(|call| call.script.source);
         let is_about_password = matches!(error.code(), "NOAUTH" | "WRONGPASS");
-        let error = from_server(error, &self.server, key, script);
+        let error = from_server(error, &self.server, call);
         // What the first call on a connection isn't permitted, the user isn't.
         if self.is_proven && is_about_password {
             self.softened_by_fresh_password(error)
@@ -204,16 +197,11 @@ impl Wire {
         self.expected.push_back(expected);
     }
 
-    /// Adds a plain command. Returns the number of its answer.
-    pub(super) fn ask(&mut self, command: &Cmd, expected: fn(RequestId) -> Expected) -> RequestId {
+    /// Adds a plain command. Returns the number of its answer, which may be ignored.
+    pub(super) fn ask(&mut self, command: &Cmd) -> RequestId {
         let number = self.next_request();
-        self.add(command, expected(number));
+        self.add(command, Expected::Command(number));
         number
-    }
-
-    /// Adds a command in front of all that wasn't sent yet.
-    pub(super) fn put_first(&mut self, command: &Cmd) {
-        self.unsent.splice(..0, command.get_packed_command());
     }
 
     /// Sends what was added, in one write, until this moment at the latest.
@@ -221,7 +209,7 @@ impl Wire {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
-        if self.is_held_back || self.unsent.is_empty() {
+        if self.unsent.is_empty() {
             return Ok(());
         }
         let sent = self.stream.send(&self.unsent, until);
@@ -278,10 +266,10 @@ impl Wire {
                 "the data of these locks is larger than {} MiB; name fewer locks",
                 LISTING >> 20
             )),
-            Broken::TooLarge => {
-                self.abandoned_error(&format!("an answer was larger than {} MiB", USUAL >> 20))
-            }
-            Broken::TooDeep => self.abandoned_error("an answer was nested too deep"),
+            Broken::TooLarge | Broken::TooDeep => self.abandoned_error(&format!(
+                "an answer was larger than {} MiB, or nested too deep",
+                USUAL >> 20
+            )),
         }
     }
 
@@ -324,7 +312,8 @@ impl Wire {
     /// The other side has closed the connection.
     fn closed(&self, error: &io::Error) -> Error {
         // A server that went away did so for another reason.
-        let expects_hello = self.expects(|expected| matches!(expected, Expected::Hello));
+        let is_hello = |expected: &Expected| matches!(expected, Expected::Hello(_));
+        let expects_hello = self.expected.iter().any(is_hello);
         if expects_hello && self.has_answered {
             let closes = &self.server.past.closes_on_hello;
             closes.store(true, Ordering::Relaxed);
@@ -365,8 +354,7 @@ impl Wire {
     /// Whether something was asked that has no answer yet, and that must not come late.
     fn must_reset(&self) -> bool {
         let must_not_come_late = |expected: &Expected| match expected {
-            Expected::Call(_, call, _) => Some(!call.script.may_arrive_late),
-            Expected::Command(_) => Some(true),
+            Expected::Call(sent) => Some(!sent.call.script.may_arrive_late),
             _ => None,
         };
         let last = self.expected.iter().rev().find_map(must_not_come_late);

@@ -13,6 +13,7 @@ use super::who::Waiter;
 use super::{Error, Frozen, Holder, Name, TlsFiles, Token, UrlOrigin, Who};
 use crate::fuzz::{Target, assert_safe_line, texts};
 use crate::protocol::grant::Grant;
+use crate::redis::call::Call;
 use crate::redis::deployment::Deployment;
 use crate::redis::nodes::{Nodes, Redirect};
 use crate::redis::refusal::from_server;
@@ -271,11 +272,15 @@ fn answer(value: &Value) {
         Value::ServerError(error) => {
             for part in [Part::Only, Part::Primary, Part::Sentinel, Part::Node] {
                 let server = any_server(part);
-                let key: &[u8] = b"p:k\xff";
-                assert_short(&from_server(error, &server, None, None).to_string());
-                let error = from_server(error, &server, Some(key), Some(ACQUIRE.source));
-                assert_short(&error.to_string());
-                if let Some(redirect) = error.redirect() {
+                let call = Call {
+                    script: &ACQUIRE,
+                    keys: vec![b"p:k\xff".to_vec()],
+                    args: Vec::new(),
+                };
+                assert_short(&from_server(error, &server, None).to_string());
+                let explained = from_server(error, &server, Some(&call));
+                assert_short(&explained.to_string());
+                if let Some(redirect) = explained.redirect() {
                     assert_safe_line(&redirect.address(&server.address).to_string());
                 }
             }

@@ -66,17 +66,15 @@ pub(super) fn ask(
     };
     let said = |name| answers.first().and_then(|answer| field(answer, name));
     // A sentinel that replaces the primary calls the next one so only here.
-    let (host, port) = match answers.get(1) {
-        Some(Value::Array(place)) if place.len() == 2 => {
-            (Some(lossy_text(&place[0])), Some(lossy_text(&place[1])))
-        }
-        _ => (said("ip"), said("port")),
+    let place: Vec<String> = match answers.get(1) {
+        Some(Value::Array(place)) => place.iter().map(lossy_text).collect(),
+        _ => ["ip", "port"].into_iter().filter_map(said).collect(),
     };
-    let host = host.filter(|host| !host.is_empty());
-    let port = port.and_then(|port| port.parse::<u16>().ok());
-    let (Some(host), Some(port)) = (host, port) else {
-        return Err(lacks("an address"));
+    let (host, port) = match &place[..] {
+        [host, port] if !host.is_empty() => (host.clone(), port.parse::<u16>().ok()),
+        _ => return Err(lacks("an address")),
     };
+    let port = port.ok_or_else(|| lacks("an address"))?;
     let replicas = match answers.get(3) {
         Some(Value::Array(replicas)) => {
             let replaced = KnownReplica::replaced(&answers[0], &with_port(&host, port.to_string()));
@@ -88,7 +86,7 @@ pub(super) fn ask(
         _ => Vec::new(),
     };
     let tls = sentinel.address.has_tls();
-    let number = |name| said(name).and_then(|number| number.parse().ok());
+    let number = |name| said(name).and_then(|number| number.parse::<usize>().ok());
     let report = answers.get(4).map(lossy_text).unwrap_or_default();
     Ok(Answer {
         id: match answers.get(2) {
@@ -97,12 +95,12 @@ pub(super) fn ask(
         },
         by,
         address: Address::Tcp { host, port, tls },
-        sentinels: number("num-other-sentinels").map_or(1, |others| {
-            usize::try_from(others).map_or(usize::MAX, |others| others.saturating_add(1))
-        }),
-        quorum: said("quorum").and_then(|number| number.parse().ok()),
+        sentinels: number("num-other-sentinels").map_or(1, |others| others.saturating_add(1)),
+        quorum: number("quorum"),
         is_tilted: report.contains("sentinel_tilt:1"),
-        down_after: number("down-after-milliseconds").map(Duration::from_millis),
+        down_after: said("down-after-milliseconds")
+            .and_then(|ms| ms.parse().ok())
+            .map(Duration::from_millis),
         replicas,
     })
 }

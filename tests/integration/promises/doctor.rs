@@ -344,11 +344,11 @@ fn a_key_of_another_program_is_78_and_found_by_doctor_at_a_locks_name() {
         SET redlock:forever x
         SET {redlock:beside}:queue x
         SET {redlock:s}:state text
-        78 redlock run --slots 2 hash -- true → key \"redlock:hash\" isn't a string, so it is not a lock
-        78 redlock freeze hash --reason x → key \"redlock:hash\" isn't a string, so it is not a lock
-        78 redlock run s -- true → a key that accompanies \"redlock:s\"
-        78 redlock status s → a key that accompanies \"redlock:s\"
-        78 redlock status a s → a key that accompanies \"redlock:s\"
+        78 redlock run --slots 2 hash -- true → key \"redlock:hash\", or a key … has another type
+        78 redlock freeze hash --reason x → key \"redlock:hash\", or a key … has another type
+        78 redlock run s -- true → key \"redlock:s\", or a key … has another type
+        78 redlock status s → key \"redlock:s\", or a key … has another type
+        78 redlock status a s → key \"redlock:s\", or a key … has another type
         SET redlock:foreign x PX 60000",
     );
     ends(&redis, "freeze cold --reason x").assert_code(0);

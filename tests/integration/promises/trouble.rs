@@ -506,11 +506,11 @@ fn a_certificate_is_trusted_by_its_ca_or_for_itself_and_what_is_wrong_with_it_is
     };
     let again = "issue it again with subjectAltName=DNS:localhost";
     let states = format!(
-        "; can't be used (UnsupportedCertVersion); issue it again
+        r#"; can't be used (UnsupportedCertVersion); issue it again
         basicConstraints=CA:FALSE; not valid for name; {again}
-        subjectAltName=DNS:elsewhere; not valid for name; elsewhere … {again}
+        subjectAltName=DNS:elsewhere; not valid for name; only valid for DnsName("elsewhere"); use one of its names in the URL, or {again}
         subjectAltName=DNS:localhost|extendedKeyUsage=clientAuth; can't be used (certificate does not allow extended key usage; issue it again
-        subjectAltName=DNS:localhost|1.2.3.4=critical,ASN1:UTF8String:x; can't be used (UnsupportedCriticalExtension); issue it again without that"
+        subjectAltName=DNS:localhost|1.2.3.4=critical,ASN1:UTF8String:x; can't be used (UnsupportedCriticalExtension); issue it again without that"#
     );
     for line in states.lines() {
         let (extensions, line) = line.split_once("; ").unwrap();

@@ -104,8 +104,8 @@ fn an_error_of_a_proxy_that_can_not_reach_its_redis_is_69_and_none_is_a_command_
     let of_proxies = [
         ("upstream failure", 69, ": upstream failure"),
         ("no upstream host", 69, ": no upstream host"),
-        ("ERR Connection refused", 69, ": connection refused"),
-        ("ERR Connection timed out", 69, ": connection timed out"),
+        ("ERR Connection refused", 69, ": Connection refused"),
+        ("ERR Connection timed out", 69, ": Connection timed out"),
     ];
     let commands = COMMANDS.map(|(command, shown)| (command, 125, shown));
     for (error, code, says) in of_proxies.into_iter().chain(commands) {
