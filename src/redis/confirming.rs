@@ -29,7 +29,7 @@ pub(super) struct Pending {
     offset: Option<u64>,
     /// Number of replicas that have it.
     acknowledged: u32,
-    /// Offsets of the replicas, while redlock asks why one isn't connected.
+    /// Offsets of the replicas, if this user may ask for them.
     role: Option<Role>,
     since: Instant,
 }
@@ -43,6 +43,16 @@ impl Pending {
             acknowledged: 0,
             role: None,
             since: Instant::now(),
+        }
+    }
+
+    /// Returns true if the replicas have what the goal says.
+    fn is_enough(&self) -> bool {
+        if self.goal.is_each() {
+            let positions = self.offset.zip(self.role.as_ref());
+            positions.is_some_and(|(offset, role)| self.goal.is_reached(offset, role))
+        } else {
+            self.acknowledged >= self.goal.number()
         }
     }
 }
@@ -121,7 +131,7 @@ impl Confirming {
         if let (AboutReplicas::Acknowledged, Value::ServerError(error)) = (about, answer) {
             return Err(wire.call_error(None, error));
         }
-        let Some(pending) = &mut self.pending else {
+        let Some(mut pending) = self.pending.take() else {
             return Ok(None);
         };
         match about {
@@ -129,67 +139,47 @@ impl Confirming {
                 pending.offset = Role::parse(answer).map(|role| role.offset);
             }
             AboutReplicas::Acknowledged => pending.acknowledged = count(answer)?,
-            AboutReplicas::Positions => return self.positions(wire, Role::parse(answer)),
-            AboutReplicas::Copying => return Err(self.copying(wire, answer)),
+            AboutReplicas::Positions => {
+                pending.role = Role::parse(answer);
+                if pending.is_enough() {
+                    return Ok(Some(pending.answer));
+                }
+                self.ask_on(wire, &pending)?;
+            }
+            AboutReplicas::Copying => {
+                let is_text = matches!(answer, Value::BulkString(_) | Value::VerbatimString { .. });
+                if let Some(role) = pending.role.as_mut().filter(|_| is_text) {
+                    role.note_copying(&lossy_text(answer));
+                }
+                return Err(self.not_replicated(wire, &pending));
+            }
         }
-        Ok(None)
-    }
-
-    /// Takes in how far each replica has come, unless this user may not ask.
-    fn positions(
-        &mut self,
-        wire: &mut Wire,
-        role: Option<Role>,
-    ) -> Result<Option<Received>, Error> {
-        let Some(pending) = &mut self.pending else {
-            return Ok(None);
-        };
-        let (goal, written) = (&pending.goal, pending.offset);
-        let is_enough = if goal.is_each() {
-            let known = written.zip(role.as_ref());
-            known.is_some_and(|(offset, role)| goal.is_reached(offset, role))
-        } else {
-            pending.acknowledged >= goal.number()
-        };
-        if is_enough {
-            return Ok(self.pending.take().map(|pending| pending.answer));
-        }
-        let Some(role) = role else {
-            return Err(self.not_replicated(wire, None));
-        };
-        let may_wait = pending.since.elapsed() < self.replicas_may_take;
-        if goal.is_each() && written.is_some() && may_wait {
-            // Asked for more than there are, they all tell how far they are.
-            Self::ask_again(wire, u32::MAX, POLL_EVERY);
-        } else if goal.lacks_one(&role) {
-            pending.role = Some(role);
-            let copying = Expected::Replicas(AboutReplicas::Copying);
-            wire.add(cmd("INFO").arg("replication"), copying);
-        } else {
-            return Err(self.not_replicated(wire, Some(&role)));
-        }
+        self.pending = Some(pending);
         wire.send(wire.until()).map(|()| None)
     }
 
-    /// Returns the error for a replica that isn't connected, with the reason if the server lets us know it: the replica may
-    /// copy the data first.
-    fn copying(&mut self, wire: &Wire, info: &Value) -> Error {
-        let pending = self.pending.as_mut();
-        let mut role = pending.and_then(|pending| pending.role.take());
-        if let (Some(role), Value::BulkString(_) | Value::VerbatimString { .. }) = (&mut role, info)
-        {
-            role.note_copying(&lossy_text(info));
+    /// Asks for the positions again while there is time, and then for the reason why a replica isn't connected: it may copy
+    /// the data first.
+    fn ask_on(&self, wire: &mut Wire, pending: &Pending) -> Result<(), Error> {
+        let role = pending.role.as_ref();
+        let is_known = pending.goal.is_each() && pending.offset.and(role).is_some();
+        if is_known && pending.since.elapsed() < self.replicas_may_take {
+            // Asked for more than there are, they all tell how far they are.
+            Self::ask_again(wire, u32::MAX, POLL_EVERY);
+        } else if role.is_some_and(|role| pending.goal.lacks_one(role)) {
+            let copying = Expected::Replicas(AboutReplicas::Copying);
+            wire.add(cmd("INFO").arg("replication"), copying);
+        } else {
+            return Err(self.not_replicated(wire, pending));
         }
-        self.not_replicated(wire, role.as_ref())
+        Ok(())
     }
 
-    /// The error for a call that too few replicas have.
-    fn not_replicated(&mut self, wire: &Wire, role: Option<&Role>) -> Error {
-        let timeout = self.replicas_may_take;
-        let why = self.pending.take().map_or_else(String::new, |pending| {
-            let (acknowledged, offset) = (pending.acknowledged, pending.offset);
-            pending.goal.in_words(acknowledged, timeout, role, offset)
-        });
+    /// Returns the error for a call that too few replicas have.
+    fn not_replicated(&self, wire: &Wire, pending: &Pending) -> Error {
+        let (acknowledged, offset) = (pending.acknowledged, pending.offset);
+        let (timeout, role) = (self.replicas_may_take, pending.role.as_ref());
+        let why = pending.goal.in_words(acknowledged, timeout, role, offset);
         let message = format!("Redis at {} hasn't replicated the lock: {why}", wire.server);
         Error::new(ErrorKind::NotReplicated, message)
     }
