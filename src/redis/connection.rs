@@ -344,8 +344,9 @@ impl Connection {
 
     /// Asks the server whether it is a replica, and notes that, if this user may ask.
     pub fn ask_role(&mut self) -> Result<(), Error> {
-        let answers = self.query_each(&[cmd("ROLE")], self.wire.timeout)?;
-        answers.iter().for_each(|it| self.wire.server.note_role(it));
+        for answer in self.query_each(&[cmd("ROLE")], self.wire.timeout)? {
+            self.wire.server.note_role(&answer);
+        }
         Ok(())
     }
 

@@ -50,15 +50,12 @@ impl Deployment {
         timeout: Duration,
         prefix: Option<&str>,
     ) -> Result<Self, Error> {
-        let bad = |why: &str| {
-            let message = format!("bad Redis URL in {origin}: {why}");
-            Error::new(ErrorKind::Config, message)
-        };
+        let url = Url::parse(url).map_err(|why| format!("bad Redis URL in {origin}: {why}"));
         let Url {
             place,
             database,
             login,
-        } = Url::parse(url).map_err(|why| bad(&why))?;
+        } = url.map_err(|message| Error::new(ErrorKind::Config, message))?;
         let prefix = prefix_for(&place, prefix)?;
         let server = |place, login, database| {
             let (origin, tls) = (origin.clone(), tls.clone());

@@ -149,20 +149,15 @@ impl Pushes {
             wire.ask(cmd("CLIENT").arg(&words));
         }
         for key in keys {
-            Self::track_next(wire);
+            wire.ask(cmd("CLIENT").arg("CACHING").arg("YES"));
             wire.ask(cmd("EXISTS").arg(key));
         }
         wire.send(wire.until())
     }
 
-    /// Asks the server to notify redlock of the key that the next command reads.
-    fn track_next(wire: &mut Wire) {
-        wire.ask(cmd("CLIENT").arg("CACHING").arg("YES"));
-    }
-
     /// Tracks a key that the command before changes, and that has one of these values then.
     pub(super) fn track_changed(wire: &mut Wire, key: &[u8], values: Vec<Vec<u8>>) {
-        Self::track_next(wire);
+        wire.ask(cmd("CLIENT").arg("CACHING").arg("YES"));
         // Not all of it: it may be anything by now.
         let end = values.iter().map(Vec::len).max().unwrap_or_default();
         let beginning = cmd("GETRANGE").arg(key).arg(0).arg(end).clone();

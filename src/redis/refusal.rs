@@ -11,7 +11,6 @@ use super::error::{Cause, Error, ErrorKind, quoted};
 use super::nodes::Redirect;
 use super::server::{Part, Server};
 use super::slot::key_starts;
-use super::url::Address;
 
 /// Refusals of sentinels.
 const BY_SENTINELS: [&str; 2] = [
@@ -40,13 +39,13 @@ const NAMELESS: [&str; 1] = [
 
 /// Errors of servers, or databases, that can't hold locks as they are used.
 const UNSUITABLE: [&str; 7] = [
-    "CROSSSLOT  → Redis at {server} is a Redis Cluster, where all keys of redlock must be in one hash slot; use {scheme}-cluster://{place}, or a prefix with a hash tag, such as REDLOCK_PREFIX='{redlock}:', and the URL of the node that serves it",
-    "MOVED  → Redis at {server} is a Redis Cluster, and {node} serves these keys; use {scheme}-cluster://{place}, or a prefix with a hash tag, such as REDLOCK_PREFIX='{redlock}:', and the URL of the node that serves it",
-    "not served → Redis at {server} is a Redis Cluster, and no node serves the hash slot of these keys; assign it (`{cli} --cluster fix {place}`)",
+    "CROSSSLOT  → Redis at {server} is a Redis Cluster, where all keys of redlock must be in one hash slot; use {scheme}-cluster://{server}, or a prefix with a hash tag, such as REDLOCK_PREFIX='{redlock}:', and the URL of the node that serves it",
+    "MOVED  → Redis at {server} is a Redis Cluster, and {node} serves these keys; use {scheme}-cluster://{server}, or a prefix with a hash tag, such as REDLOCK_PREFIX='{redlock}:', and the URL of the node that serves it",
+    "not served → Redis at {server} is a Redis Cluster, and no node serves the hash slot of these keys; assign it (`{cli} --cluster fix {server}`)",
     "SELECT is not allowed → Redis at {server} is a Redis Cluster, which has only database 0; leave the database out of the URL",
     "DB index → Redis at {server} doesn't have the URL's database; unless configured otherwise, the databases are 0 to 15",
     "No such master → the sentinel at {server} knows no primary with the name in the URL; `{cli} SENTINEL MASTERS` lists its primaries",
-    "ERR unknown command |Unknown Redis command → {server} doesn't have the command {command}, which redlock needs; remove its rename-command line there, or use another server (only a sentinel, usually at port 26379, has a URL that begins with {scheme}-sentinel://)",
+    "ERR unknown command |Unknown Redis command → {server} doesn't have the command {command}, which redlock needs; remove its rename-command line there, or use another server; for a sentinel, and for no other server, use {scheme}-sentinel://{server}/NAME",
 ];
 
 /// States that may pass.
@@ -54,7 +53,7 @@ const NOT_READY: [&str; 9] = [
     "LOADING  → it is loading its data; try again later",
     "BUSY  → it is busy with another client's script; `{cli} SCRIPT KILL` ends that",
     "max number of clients → it has too many clients (maxclients); close some, or raise maxclients",
-    "cluster is down → a primary of its cluster is down, or most are; try again after the failover (`{cli} --cluster check {place}` shows its state)",
+    "cluster is down → a primary of its cluster is down, or most are; try again after the failover (`{cli} --cluster check {server}` shows its state)",
     "ASK |TRYAGAIN  → its cluster is moving these keys to another node; try again later",
     "OOM  → it has no memory left (maxmemory), so it admits no new lock; free some memory or raise maxmemory (held locks are not affected)",
     "AOF file:  → it can't write its append-only file, so it refuses all changes: {why}",
@@ -131,7 +130,6 @@ impl Refusal<'_> {
         };
         let values = [
             ("{server}", server.to_string()),
-            ("{place}", place(server)),
             ("{scheme}", server.scheme().into()),
             ("{cli}", server.redis_cli().line(&[])),
             ("{origin}", server.password_origin()),
@@ -256,14 +254,6 @@ fn for_doctor(message: String) -> Error {
 
 /// The rule, if a server doesn't name the command.
 const NAMED_BY_DOCTOR: &str = "the one that `redlock doctor` names";
-
-/// Returns a server's address. A socket has none for a cluster.
-fn place(server: &Server) -> String {
-    match &server.address {
-        Address::Tcp { .. } => server.to_string(),
-        Address::Unix(_) => "HOST:PORT".into(),
-    }
-}
 
 /// Returns the message for a key of another type: the lock's own `key`, or one beside it.
 fn wrong_type(key: Option<&[u8]>, server: &Server) -> String {

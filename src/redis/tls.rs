@@ -197,6 +197,8 @@ const NOTHING_IN_COMMON: &str = "the server and redlock have no TLS version, cip
 const REQUIRED: &str =
     "the server requires a client certificate; set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY";
 
+const INVALID: &str = "the server didn't send valid TLS; see the server's log, and check that this is the port of Redis";
+
 /// Returns why TLS with a host failed, and what to do.
 pub(super) fn why(error: &io::Error, host: &str) -> String {
     use AlertDescription as Alert;
@@ -206,37 +208,46 @@ pub(super) fn why(error: &io::Error, host: &str) -> String {
         Some(InvalidCertificate(error)) => refused(error, host),
         Some(AlertReceived(Alert::CertificateRequired)) => REQUIRED.into(),
         // TLS 1.2 has no other alert if a client certificate is missing.
-        Some(AlertReceived(Alert::HandshakeFailure)) => format!("{NOTHING_IN_COMMON}; or {REQUIRED}"),
-        Some(PeerIncompatible(_)) => NOTHING_IN_COMMON.into(),
-        Some(AlertReceived(Alert::InsufficientSecurity | Alert::ProtocolVersion)) => NOTHING_IN_COMMON.into(),
+        Some(AlertReceived(Alert::HandshakeFailure)) => {
+            format!("{NOTHING_IN_COMMON}; or {REQUIRED}")
+        }
+        Some(
+            PeerIncompatible(_)
+            | AlertReceived(Alert::InsufficientSecurity | Alert::ProtocolVersion),
+        ) => NOTHING_IN_COMMON.into(),
         Some(AlertReceived(alert)) => format!(
             "the server ended the handshake ({alert:?}), perhaps because of redlock's certificate (REDLOCK_TLS_CERT); the server's log says why"
         ),
-        _ => "the server didn't send valid TLS; see the server's log, and check that this is the port of Redis".into(),
+        _ => INVALID.into(),
     }
 }
+
+const EXPIRED: &str =
+    "its certificate has expired, or is not valid yet; renew it, or check this machine's clock";
+
+const UNTRUSTED: &str = "its certificate isn't signed by a trusted CA; name the CA that signed it, or the certificate itself, in REDLOCK_TLS_CA";
 
 /// Returns why the server's certificate isn't accepted.
 fn refused(error: &CertificateError, host: &str) -> String {
     use CertificateError as Bad;
+    let text = error.to_string();
     match error {
+        Bad::Expired | Bad::ExpiredContext { .. } | Bad::NotValidYetContext { .. } => {
+            EXPIRED.into()
+        }
+        error if is_about_its_issuer(error) || *error == Bad::BadSignature => UNTRUSTED.into(),
         Bad::NotValidForNameContext { .. } => {
             let kind = host.parse::<IpAddr>().map_or("DNS", |_| "IP");
             let subject = format!("subjectAltName={kind}:{host}");
-            let why = error.to_string();
-            let why = quoted(&why);
             format!(
-                "{why}; use one of its names in the URL, or issue it again with {subject} (openssl req -addext {subject}, openssl x509 -req -copy_extensions copy)"
+                "{}; use one of its names in the URL, or issue it again with {subject} (openssl req -addext {subject}, openssl x509 -req -copy_extensions copy)",
+                quoted(&text)
             )
         }
-        Bad::Expired | Bad::ExpiredContext { .. } | Bad::NotValidYetContext { .. } => {
-            "its certificate has expired, or is not valid yet; renew it, or check this machine's clock".into()
+        Bad::Other(other) => {
+            format!("its certificate can't be used ({other}); issue it again without that")
         }
-        error if is_about_its_issuer(error) || *error == Bad::BadSignature => {
-            "its certificate isn't signed by a trusted CA; name the CA that signed it, or the certificate itself, in REDLOCK_TLS_CA".into()
-        }
-        Bad::Other(other) => format!("its certificate can't be used ({other}); issue it again without that"),
-        error => format!("its certificate can't be used ({error}); issue it again"),
+        _ => format!("its certificate can't be used ({text}); issue it again"),
     }
 }
 

@@ -36,8 +36,8 @@ impl Address {
     /// Returns true if only this host reaches the server by this address.
     pub fn is_within_host(&self) -> bool {
         let host = self.host();
-        let is_loopback = |ip: IpAddr| ip.is_loopback();
-        self.is_socket() || host == "localhost" || host.parse().is_ok_and(is_loopback)
+        let ip = host.parse::<IpAddr>();
+        self.is_socket() || host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
     }
 }
 

@@ -115,7 +115,7 @@ fn whichever_node_is_asked_first_all_keys_are_in_one_slot_and_all_commands_work(
     let no_database = "a cluster has only database 0; leave";
     plain.play(&format!(
         "0 REDLOCK_PREFIX=x{{ci}}: {url}/jobs
-        78 REDLOCK_PREFIX=ci: {url}/jobs → use REDLOCK_PREFIX='{{ci}}:'
+        78 REDLOCK_PREFIX=ci: {url}/jobs → put it in braces … REDLOCK_PREFIX='{{redlock}}:'
         78 REDLOCK_PREFIX={{redlock}}: {server} → use redis-cluster://127.0.0.1:{port}
         78 {url}/0 → {no_database} /0 out
         78 {url}/0/ → {no_database} /0 out
@@ -142,7 +142,7 @@ fn a_silent_node_costs_a_share_of_the_timeout_and_an_address_that_cannot_be_reac
     // The URL's own address is used if it has the node.
     let (port, whole) = (other.port, cluster.url());
     node.play(&format!(
-        "69 redlock -u redis-cluster://127.0.0.1:{port} run -w 1s a -- true → … can't reach Redis at 127.0.0.1:1: connection refused … according to Redis at 127.0.0.1:{port}, that node has the keys … cluster-announce-ip
+        "69 redlock -u redis-cluster://127.0.0.1:{port} run -w 1s a -- true → … can't reach Redis at 127.0.0.1:1: connection refused … Redis at 127.0.0.1:{port} names that node by this address … cluster-announce-ip
         0 {whole}"
     ));
 }
