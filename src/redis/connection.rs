@@ -282,6 +282,10 @@ impl Connection {
             (Expected::Call(sent), value) => self.take_call_answer(sent, value)?,
             (Expected::Command(number), value) => Some(wire.answered(number, None, value)),
             (Expected::Nodes, Value::ServerError(_)) => None,
+            (Expected::Role, answer) => {
+                wire.server.note_role(&answer);
+                None
+            }
             (Expected::Nodes, answer) => {
                 self.note_nodes(&answer, Vec::new());
                 None
@@ -342,12 +346,11 @@ impl Connection {
         (!is_same).then_some(Received::Push(Push::KeyChanged))
     }
 
-    /// Asks the server whether it is a replica, and notes that, if this user may ask.
+    /// Asks the server whether it is a replica. The answer comes in before that to the next question.
     pub fn ask_role(&mut self) -> Result<(), Error> {
-        for answer in self.query_each(&[cmd("ROLE")], self.wire.timeout)? {
-            self.wire.server.note_role(&answer);
-        }
-        Ok(())
+        self.drain_stale()?;
+        self.wire.add(&cmd("ROLE"), Expected::Role);
+        self.wire.send(self.wire.until())
     }
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that

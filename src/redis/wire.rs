@@ -75,6 +75,8 @@ pub(super) enum Expected {
     Command(RequestId),
     /// The change to RESP3.
     Hello(RequestId),
+    /// Role of the server, if the user may ask for it.
+    Role,
     /// A question about replicas.
     Replicas(AboutReplicas),
     /// The beginning of a key, which should contain one of these values.
