@@ -4,13 +4,13 @@
 //! man/parts at their end; `make generate` rewrites them. A hand-written DESCRIPTION replaces the one of the help.
 //! Completions come from clap: of these the tests ask bash, zsh and fish for what redlock and the three scripts add.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap_mangen::Man;
 
 use crate::promises::doctor::{Examined, by_url, good};
 use crate::promises::untrusted::plant;
+use crate::roff;
 use crate::support::prelude::*;
 
 #[path = "../../src/cli/mod.rs"]
@@ -35,68 +35,24 @@ fn pages() -> Vec<(String, String)> {
         .get_subcommands()
         .map(|command| page(command, &format!("redlock-{}", command.get_name())));
     subcommands
-        .chain([page(&all, "redlock"), recipes_page()])
+        .chain([page(&all, "redlock")])
+        .chain(FROM_DOCS.map(|(name, about, see_also)| roff::page(name, about, see_also)))
         .collect()
 }
 
-/// docs/recipes.md as a page of the manual.
-fn recipes_page() -> (String, String) {
-    let version = env!("CARGO_PKG_VERSION");
-    let mut text = format!(
-        ".TH REDLOCK-RECIPES 7 \"\" \"redlock {version}\" \"redlock manual\"\n.nh\n\
-         .SH NAME\nredlock\\-recipes \\- locks in scripts, in cron and in CI\n.SH DESCRIPTION\n"
-    );
-    let mut in_code = false;
-    for line in recipes().lines() {
-        let fence = line.starts_with("```");
-        in_code ^= fence;
-        if fence {
-            text += if in_code { ".PP\n.nf\n" } else { ".fi\n" };
-        } else if in_code {
-            writeln!(text, "{}", roff(line)).unwrap();
-        } else if line.starts_with("![") {
-            // A page of the manual has no pictures.
-        } else if let Some(heading) = line.strip_prefix("## ") {
-            writeln!(text, ".SH {}", roff(heading).to_uppercase()).unwrap();
-        } else if line.is_empty() {
-            text += ".PP\n";
-        } else {
-            let line = line.strip_prefix("- ").map_or(line.trim_start(), |item| {
-                text += ".IP \\(bu 2\n";
-                item
-            });
-            // What stands between backquotes is bold.
-            let parts = roff(line);
-            let parts = parts.split('`').enumerate();
-            let bold = parts.map(|(n, part)| match n % 2 {
-                0 => part.to_owned(),
-                _ => format!("\\fB{part}\\fR"),
-            });
-            text += &(bold.collect::<String>() + "\n");
-        }
-    }
-    text += ".SH SEE ALSO\n.BR redlock (1),\n.BR redlock\\-run (1),\n.BR redlock\\-acquire (1)\n";
-    // An empty paragraph before a heading or another paragraph is none.
-    while text.contains(".PP\n.PP\n") || text.contains(".PP\n.SH") {
-        text = text
-            .replace(".PP\n.PP\n", ".PP\n")
-            .replace(".PP\n.SH", ".SH");
-    }
-    let text = text
-        .replace(".PP\n.IP", ".IP")
-        .replace("DESCRIPTION\n.PP\n", "DESCRIPTION\n");
-    ("redlock-recipes.7".into(), text)
-}
-
-/// A line of text in roff.
-fn roff(line: &str) -> String {
-    let line = line.replace('\\', "\\e").replace('-', "\\-");
-    if line.starts_with(['.', '\'']) {
-        format!("\\&{line}")
-    } else {
-        line
-    }
-}
+/// Pages of docs/ that are pages of the manual, too: their names, what they are about there, and what to see also.
+const FROM_DOCS: [(&str, &str, &str); 2] = [
+    (
+        "recipes",
+        "locks in scripts, in cron and in CI",
+        "redlock(1) redlock-run(1) redlock-acquire(1)",
+    ),
+    (
+        "servers",
+        "set up Redis for locks: TLS, passwords, access lists, failover",
+        "redlock(1) redlock-doctor(1) redlock-protocol(7)",
+    ),
+];
 
 /// Returns what is printed for a text in roff.
 pub fn plain(text: &str) -> String {
@@ -106,13 +62,6 @@ pub fn plain(text: &str) -> String {
         text = text.replace(escape, printed);
     }
     text
-}
-
-/// docs/recipes.md without its title.
-pub fn recipes() -> String {
-    let page = fs::read_to_string(root().join("docs/recipes.md")).unwrap();
-    let (_, rest) = page.split_once("# Recipes\n").expect("the title");
-    rest.to_owned()
 }
 
 /// What `clap_mangen` begins each part of a page with.

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::generated::{recipes, root};
+use crate::generated::root;
+use crate::roff::docs;
 use crate::support::{Redis, Running, outcome, script, wait_until};
 
 /// The pages for people: where each is, from the root, and its text.
@@ -103,7 +104,7 @@ fn each_recipe_of_the_readme_is_run_as_one_of_the_recipes_page() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     let shown = blocks(&readme, "Recipes");
     assert!(shown.len() >= 4, "{} recipes", shown.len());
-    let all = recipes();
+    let all = docs("recipes");
     for (language, text) in shown {
         let recipe = format!("```{language}\n{text}```");
         assert!(all.contains(&recipe), "not in docs/recipes.md:\n{recipe}");
