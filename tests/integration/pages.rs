@@ -1,4 +1,4 @@
-//! The README and the pages of docs/: the README is read in one sitting, each link leads somewhere, the README shows
+//! The README and the pages of docs/ and tests/: the README is read in one sitting, each link leads somewhere, the README shows
 //! the lines that redlock prints, and its recipes are among those that are run.
 
 use std::collections::BTreeSet;
@@ -12,10 +12,12 @@ use crate::support::{Redis, Running, outcome, script, wait_until};
 /// The pages for people: where each is, from the root, and its text.
 pub fn markdown() -> Vec<(String, String)> {
     let mut pages = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
-    for entry in fs::read_dir(root().join("docs")).unwrap().flatten() {
-        let name = entry.file_name().into_string().unwrap();
-        let is_page = Path::new(&name).extension().is_some_and(|end| end == "md");
-        pages.extend(is_page.then(|| format!("docs/{name}")));
+    for directory in ["docs", "tests"] {
+        for entry in fs::read_dir(root().join(directory)).unwrap().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            let is_page = Path::new(&name).extension().is_some_and(|end| end == "md");
+            pages.extend(is_page.then(|| format!("{directory}/{name}")));
+        }
     }
     pages.sort();
     let read = |page: String| {
