@@ -341,14 +341,14 @@ fn a_server_that_stalls_is_not_waited_for_at_a_tab() {
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 
-/// The commands that make ACL users, as docs/servers.md or the manual prints them.
-fn acl_commands(file: &str) -> [String; 2] {
-    let text = fs::read_to_string(root().join(file)).unwrap();
-    let text = plain(&text).replace("\\\n", "");
+/// Returns the commands of docs/servers.md that make ACL users.
+fn acl_commands() -> [String; 2] {
+    let text = roff::docs("servers").replace("\\\n", "");
     let commands = text.split("printf '>%s'").skip(1).map(|rest| {
-        let end = rest.find("```").or(rest.find(".fi"));
-        let words = rest[..end.expect("the end of the command")].split_whitespace();
-        let words = ["printf", "'>%s'"].into_iter().chain(words);
+        let (words, _) = rest.split_once("```").expect("the end of the command");
+        let words = ["printf", "'>%s'"]
+            .into_iter()
+            .chain(words.split_whitespace());
         words.collect::<Vec<_>>().join(" ")
     });
     let commands: Vec<String> = commands.collect();
@@ -362,8 +362,7 @@ pub fn make_acl_users(redis: &Redis) {
 
 /// The same, after this line in the same shell.
 fn make_acl_users_after(redis: &Redis, line: &str) {
-    let commands = acl_commands("docs/servers.md");
-    assert_eq!(commands, acl_commands("man/redlock-protocol.7"));
+    let commands = acl_commands();
     let cli = format!("redis-cli -s {}", redis.socket().display());
     let password = redis.dir.path().join("password");
     fs::write(&password, "secret\n").unwrap();
@@ -373,7 +372,7 @@ fn make_acl_users_after(redis: &Redis, line: &str) {
             .replace("redis-cli", &cli)
             .replace("/etc/redlock.password", "password")
             .replace("viewer.password", "password");
-        // Before, there were no rules for channels, as redlock-protocol(7) says.
+        // Before, there were no rules for channels, as docs/servers.md says.
         let is_old = SERVER.is_before(6, 2);
         let is_known = |word: &&str| !is_old || !word.starts_with("'&") && *word != "resetchannels";
         let words: Vec<&str> = command.split(' ').filter(is_known).collect();
@@ -555,7 +554,7 @@ fn assert_doctor_names(redis: &Redis, url: &str, missing: &str) {
 #[test]
 fn each_printed_acl_rule_that_is_missing_is_named_or_not_missed() {
     let redis = good();
-    let [rule, _] = acl_commands("docs/servers.md");
+    let [rule, _] = acl_commands();
     let (_, rule) = rule.split_once("reset on ").unwrap();
     let rules = rule.split(' ').map(|rule| rule.trim_matches('\''));
     let rules: Vec<&str> = rules.collect();
