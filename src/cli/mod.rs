@@ -44,7 +44,7 @@ In scripts
 
 Try it:  redlock -u local: run hello -- redlock -u local: status
 Options: -u URL, -q, -v and -h in each command; settings: redlock help redlock
-More:    redlock help [COMMAND | recipes | protocol]
+More:    redlock help [COMMAND | recipes | servers | signals | protocol]
 ";
 
 /// Run a command under a lock that all your hosts share
@@ -62,7 +62,7 @@ Start here:
 
 Settings are also read from REDLOCK_… variables, ~/.config/redlock.env and
 /etc/redlock.env.
-More: redlock help [COMMAND | recipes | protocol]",
+More: redlock help [COMMAND | recipes | servers | signals | protocol]",
     max_term_width = 80
 )]
 pub struct Cli {
@@ -744,7 +744,7 @@ pub struct Doctor {
 /// isn't installed.
 #[derive(Debug, Args)]
 pub struct Help {
-    /// A command, recipes or protocol [default: the list of commands]
+    /// A command, or recipes, servers, signals or protocol [default: the list of commands]
     #[arg(value_name = "PAGE")]
     pub page: Option<String>,
 }

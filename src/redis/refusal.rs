@@ -149,7 +149,7 @@ impl Refusal<'_> {
             let (what, rule) = missing_permission(self.all, &server.prefix, self.script);
             let (user, named) = (server.user(), rule.as_deref().unwrap_or(NAMED_BY_DOCTOR));
             let message = format!(
-                "Redis at {server}: {user} isn't permitted to {what}; add {named} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
+                "Redis at {server}: {user} isn't permitted to {what}; add {named} to its ACL rules (`redlock help servers` has all of them)"
             );
             let mut error = Error::new(ErrorKind::Refused, message);
             error.doctor_knows_more = rule.is_some();

@@ -4,13 +4,13 @@
 //! rewrites them. A hand-written DESCRIPTION replaces that of the help. clap writes the completions. The tests ask bash, zsh
 //! and fish only for the parts that redlock and the three scripts add.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap_mangen::Man;
 
 use crate::promises::doctor::{Examined, by_url, good};
 use crate::promises::untrusted::plant;
+use crate::roff;
 use crate::support::prelude::*;
 
 #[path = "../../src/cli/mod.rs"]
@@ -47,68 +47,24 @@ fn pages() -> Vec<(String, String)> {
         .get_subcommands()
         .map(|command| page(command, &format!("redlock-{}", command.get_name())));
     subcommands
-        .chain([page(&all, "redlock"), recipes_page()])
+        .chain([page(&all, "redlock")])
+        .chain(FROM_DOCS.map(|(name, about, see_also)| roff::page(name, about, see_also)))
         .collect()
 }
 
-/// Converts docs/recipes.md to a page of the manual.
-fn recipes_page() -> (String, String) {
-    let version = env!("CARGO_PKG_VERSION");
-    let mut text = format!(
-        ".TH REDLOCK-RECIPES 7 \"\" \"redlock {version}\" \"redlock manual\"\n.nh\n\
-         .SH NAME\nredlock\\-recipes \\- locks in scripts, in cron and in CI\n.SH DESCRIPTION\n"
-    );
-    let mut in_code = false;
-    for line in recipes().lines() {
-        let fence = line.starts_with("```");
-        in_code ^= fence;
-        if fence {
-            text += if in_code { ".PP\n.nf\n" } else { ".fi\n" };
-        } else if in_code {
-            writeln!(text, "{}", roff(line)).unwrap();
-        } else if line.starts_with("![") {
-            // A page of the manual has no pictures.
-        } else if let Some(heading) = line.strip_prefix("## ") {
-            writeln!(text, ".SH {}", roff(heading).to_uppercase()).unwrap();
-        } else if line.is_empty() {
-            text += ".PP\n";
-        } else {
-            let line = line.strip_prefix("- ").map_or(line.trim_start(), |item| {
-                text += ".IP \\(bu 2\n";
-                item
-            });
-            // Text between backquotes becomes bold.
-            let parts = roff(line);
-            let parts = parts.split('`').enumerate();
-            let bold = parts.map(|(n, part)| match n % 2 {
-                0 => part.to_owned(),
-                _ => format!("\\fB{part}\\fR"),
-            });
-            text += &(bold.collect::<String>() + "\n");
-        }
-    }
-    text += ".SH SEE ALSO\n\\fBredlock\\fR(1), \\fBredlock\\-run\\fR(1), \\fBredlock\\-acquire\\fR(1)\n";
-    // Drops empty paragraphs before a heading or another paragraph.
-    while text.contains(".PP\n.PP\n") || text.contains(".PP\n.SH") {
-        text = text
-            .replace(".PP\n.PP\n", ".PP\n")
-            .replace(".PP\n.SH", ".SH");
-    }
-    let text = text
-        .replace(".PP\n.IP", ".IP")
-        .replace("DESCRIPTION\n.PP\n", "DESCRIPTION\n");
-    ("redlock-recipes.7".into(), text)
-}
-
-/// Converts a line of text to roff.
-fn roff(line: &str) -> String {
-    let line = line.replace('\\', "\\e").replace('-', "\\-");
-    if line.starts_with(['.', '\'']) {
-        format!("\\&{line}")
-    } else {
-        line
-    }
-}
+/// Pages of docs/ that are also pages of the manual: name, subject and SEE ALSO of each.
+const FROM_DOCS: [(&str, &str, &str); 2] = [
+    (
+        "recipes",
+        "locks in scripts, in cron and in CI",
+        "redlock(1) redlock-run(1) redlock-acquire(1)",
+    ),
+    (
+        "servers",
+        "set up Redis for locks: TLS, passwords, access lists, failover",
+        "redlock(1) redlock-doctor(1) redlock-protocol(7)",
+    ),
+];
 
 /// Returns the printed form of a text in roff.
 pub fn plain(text: &str) -> String {
@@ -118,13 +74,6 @@ pub fn plain(text: &str) -> String {
         text = text.replace(escape, printed);
     }
     text
-}
-
-/// Returns docs/recipes.md without its title.
-pub fn recipes() -> String {
-    let page = fs::read_to_string(root().join("docs/recipes.md")).unwrap();
-    let (_, rest) = page.split_once("# Recipes\n").expect("the title");
-    rest.to_owned()
 }
 
 /// Text that `clap_mangen` puts before each part of a page.
@@ -402,14 +351,14 @@ fn a_server_that_stalls_is_not_waited_for_at_a_tab() {
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 
-/// Returns the commands that create ACL users, from docs/servers.md or the manual.
-fn acl_commands(file: &str) -> [String; 2] {
-    let text = fs::read_to_string(root().join(file)).unwrap();
-    let text = plain(&text).replace("\\\n", "");
+/// Returns the commands of docs/servers.md that make ACL users.
+fn acl_commands() -> [String; 2] {
+    let text = roff::docs("servers").replace("\\\n", "");
     let commands = text.split("printf '>%s'").skip(1).map(|rest| {
-        let end = rest.find("```").or(rest.find(".fi"));
-        let words = rest[..end.expect("the end of the command")].split_whitespace();
-        let words = ["printf", "'>%s'"].into_iter().chain(words);
+        let (words, _) = rest.split_once("```").expect("the end of the command");
+        let words = ["printf", "'>%s'"]
+            .into_iter()
+            .chain(words.split_whitespace());
         words.collect::<Vec<_>>().join(" ")
     });
     let commands: Vec<String> = commands.collect();
@@ -423,8 +372,7 @@ pub fn make_acl_users(redis: &Redis) {
 
 /// Like `make_acl_users`, after `line` in the same shell.
 fn make_acl_users_after(redis: &Redis, line: &str) {
-    let commands = acl_commands("docs/servers.md");
-    assert_eq!(commands, acl_commands("man/redlock-protocol.7"));
+    let commands = acl_commands();
     let cli = format!("redis-cli -s {}", redis.socket().display());
     let password = redis.dir.path().join("password");
     fs::write(&password, "secret\n").unwrap();
@@ -434,7 +382,7 @@ fn make_acl_users_after(redis: &Redis, line: &str) {
             .replace("redis-cli", &cli)
             .replace("/etc/redlock.password", "password")
             .replace("viewer.password", "password");
-        // Redis before 6.2 has no rules for channels, as redlock-protocol(7) explains.
+        // Before, there were no rules for channels, as docs/servers.md says.
         let is_old = SERVER.is_before(6, 2);
         let is_known = |word: &&str| !is_old || !word.starts_with("'&") && *word != "resetchannels";
         let words: Vec<&str> = command.split(' ').filter(is_known).collect();
@@ -617,7 +565,7 @@ fn assert_doctor_names(redis: &Redis, url: &str, missing: &str) {
 #[test]
 fn each_missing_acl_rule_is_reported_or_dispensable() {
     let redis = good();
-    let [rule, _] = acl_commands("docs/servers.md");
+    let [rule, _] = acl_commands();
     let (_, rule) = rule.split_once("reset on ").unwrap();
     let rules = rule.split(' ').map(|rule| rule.trim_matches('\''));
     let rules: Vec<&str> = rules.collect();

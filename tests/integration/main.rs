@@ -8,6 +8,7 @@
 //! | `generated` | man pages and completions agree with the command line, and work |
 //! | `messages` | all messages of redlock are in one file to read through |
 //! | `pages` | the README and the pages of docs/ have valid links |
+//! | `roff` | makes pages of the manual from pages of docs/ |
 //! | `tidy` | the invariants that the text of the code shows |
 //!
 //! A new test belongs in the file of `promises/` whose line in that list it proves.
@@ -23,4 +24,5 @@ mod machines;
 mod messages;
 mod pages;
 mod promises;
+mod roff;
 mod tidy;

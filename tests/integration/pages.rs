@@ -1,21 +1,24 @@
-//! The README and the pages of docs/. The README can be read in one sitting, shows lines that redlock really prints, and has
-//! only tested recipes. All links are valid.
+//! The README and the pages of docs/ and tests/: the README is read in one sitting, each link leads somewhere, the README shows
+//! the lines that redlock prints, and its recipes are among those that are run.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::generated::{recipes, root};
+use crate::generated::root;
+use crate::roff::docs;
 use crate::support::{Redis, Running, outcome, script, wait_until};
 
 /// Returns the path of each page for people, from the root, and its text.
 pub fn markdown() -> Vec<(String, String)> {
     let mut pages = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
-    for entry in fs::read_dir(root().join("docs")).unwrap().flatten() {
-        let name = entry.file_name().into_string().unwrap();
-        let is_page = Path::new(&name).extension().is_some_and(|end| end == "md");
-        pages.extend(is_page.then(|| format!("docs/{name}")));
+    for directory in ["docs", "tests"] {
+        for entry in fs::read_dir(root().join(directory)).unwrap().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            let is_page = Path::new(&name).extension().is_some_and(|end| end == "md");
+            pages.extend(is_page.then(|| format!("{directory}/{name}")));
+        }
     }
     pages.sort();
     let read = |page: String| {
@@ -74,29 +77,32 @@ fn links(text: &str) -> Vec<&str> {
 
 #[test]
 fn each_link_leads_to_a_file_and_each_fragment_to_a_heading() {
-    let mut checked = 0;
-    for (page, text) in markdown() {
-        let directory = root().join(&page).parent().unwrap().to_owned();
-        for link in links(&text) {
-            if link.contains("://") {
-                continue;
-            }
-            let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
-            let there = if file.is_empty() {
-                root().join(&page)
-            } else {
-                directory.join(file)
-            };
-            assert!(there.exists(), "{page}: {link} leads to no file");
-            if !fragment.is_empty() {
-                let text = fs::read_to_string(&there).unwrap();
-                let is_there = anchors(&text).contains(fragment);
-                assert!(is_there, "{page}: {link} leads to no heading");
-            }
-            checked += 1;
+    let pages = markdown().into_iter();
+    let links: usize = pages
+        .map(|(page, _)| assert_links_lead_somewhere(&root().join(page)))
+        .sum();
+    assert!(links > 20, "{links} links");
+}
+
+/// Checks that each link of a page to a file leads to one, and to a heading of it. Returns how many such links there are.
+pub fn assert_links_lead_somewhere(page: &Path) -> usize {
+    let text = fs::read_to_string(page).unwrap();
+    let is_local = |link: &&str| !link.contains("://");
+    let links: Vec<&str> = links(&text).into_iter().filter(is_local).collect();
+    for link in &links {
+        let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
+        let target = match file {
+            "" => page.to_owned(),
+            _ => page.parent().unwrap().join(file),
+        };
+        assert!(target.exists(), "{}: {link}: no such file", page.display());
+        if !fragment.is_empty() {
+            let text = fs::read_to_string(&target).unwrap();
+            let is_heading = anchors(&text).contains(fragment);
+            assert!(is_heading, "{}: {link}: no such heading", page.display());
         }
     }
-    assert!(checked > 20, "{checked} links");
+    links.len()
 }
 
 #[test]
@@ -104,7 +110,7 @@ fn each_recipe_of_the_readme_is_run_as_one_of_the_recipes_page() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     let shown = blocks(&readme, "Recipes");
     assert!(shown.len() >= 3, "{} recipes", shown.len());
-    let all = recipes();
+    let all = docs("recipes");
     for (language, text) in shown {
         let recipe = format!("```{language}\n{text}```");
         assert!(all.contains(&recipe), "not in docs/recipes.md:\n{recipe}");

@@ -173,7 +173,7 @@ fn every_mutant_of_the_scripts_is_caught_or_explained() {
     let verdicts = in_memory(&workshop, &all);
     let _ = std::panic::take_hook();
     if only.is_empty() {
-        fs::write("docs/mutants-lua.md", report(&all, &verdicts)).unwrap();
+        fs::write("tests/mutants-lua.md", report(&all, &verdicts)).unwrap();
     }
     let survivors = all
         .iter()

@@ -155,7 +155,7 @@ impl Server<'_> {
         let tls = if self.locks.deployment.sends_open_password() {
             warn(
                 "the password crosses the network unencrypted: anyone on the path can read it",
-                "connect by rediss:// to a TLS port of the server (docs/servers.md), or by a tunnel",
+                "connect by rediss:// to a TLS port of the server (`redlock help servers`), or by a tunnel",
             )
         } else if address.is_socket() {
             moot("a socket of this host")

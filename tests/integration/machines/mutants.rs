@@ -1,5 +1,5 @@
 //! Deliberate faults of redlock, in `tests/mutants`. Each patch still applies, names the tests that must notice it, and is
-//! listed in `docs/mutants.md`. `make search WHAT=mutants-named` applies the patches and runs these tests.
+//! listed in `tests/mutants.md`. `make search WHAT=mutants-named` applies the patches and runs these tests.
 
 use std::fmt::Write;
 use std::fs;
@@ -84,7 +84,7 @@ fn exists(test: &str) -> bool {
 #[test]
 fn the_list_of_faults_is_that_of_the_patches() {
     const BEGIN: &str = "<!-- The rest is written by UPDATE=1 from tests/mutants. -->\n";
-    let page = root().join("docs/mutants.md");
+    let page = root().join("tests/mutants.md");
     let text = fs::read_to_string(&page).unwrap();
     let (before, _) = text.split_once(BEGIN).expect("it has the mark");
     let mut expected = format!(
@@ -101,7 +101,7 @@ fn the_list_of_faults_is_that_of_the_patches() {
     let committed = fs::read_to_string(&page).unwrap();
     assert!(
         committed == expected,
-        "docs/mutants.md is out of date; UPDATE=1 rewrites it"
+        "tests/mutants.md is out of date; UPDATE=1 rewrites it"
     );
 }
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use tempfile::TempDir;
 
 use crate::generated::root;
+use crate::pages::assert_links_lead_somewhere;
 use crate::promises::recipes::yaml;
 use crate::support::prelude::*;
 
@@ -159,7 +160,7 @@ fn assert_same(packaged: &Path, file: &Path) {
     assert!(bytes == fs::read(file).unwrap(), "{}", packaged.display());
 }
 
-/// Asserts that the manual, the alerts, the dashboard and the completions are in their places for each shell.
+/// Asserts that the manual, the alerts, the dashboard, the README with its pages, and the completions are in their places.
 fn assert_has_the_rest(share: &Path, zsh: &str) {
     for (of, end, there) in [
         ("man", ".1", "man/man1"),
@@ -173,6 +174,14 @@ fn assert_has_the_rest(share: &Path, zsh: &str) {
         for file in files {
             let name = file.file_name().unwrap();
             assert_same(&share.join(there).join(name), &file);
+        }
+    }
+    let pages = share.join("doc/redlock");
+    assert!(assert_links_lead_somewhere(&pages.join("README.md")) > 10);
+    for page in fs::read_dir(pages.join("docs")).unwrap().flatten() {
+        let page = page.path();
+        if page.extension().is_some_and(|end| end == "md") {
+            assert_links_lead_somewhere(&page);
         }
     }
     for (file, there) in [

@@ -6,14 +6,15 @@
 
 use std::path::Path;
 
-use crate::generated::{plain, recipes, root};
+use crate::generated::{plain, root};
 use crate::pages::{self, markdown};
 use crate::promises::packages::{GithubJob, Releases};
+use crate::roff::docs;
 use crate::support::prelude::*;
 
 /// Returns the code blocks of a recipe.
 pub fn blocks(heading: &str) -> Vec<(String, String)> {
-    pages::blocks(&recipes(), heading)
+    pages::blocks(&docs("recipes"), heading)
 }
 
 /// Returns the only block of a recipe.
