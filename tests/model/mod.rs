@@ -5,10 +5,10 @@
 //! - `redis`: the interpreter and the commands; `fake`: compares them with a real server.
 //! - `client`: one run; `network`: the messages under way; `world`: a state, and the steps from it.
 //! - `promises`: the conditions that each state must meet; `explore`: visits all states; `same`: decides which states are
-//! equal.
+//!   equal.
 //! - `scenarios`: the clients and the possible faults.
 //! - `simulate`: a long path with all kinds of clients and faults, drawn from a seed; `view`: the lock as the judge of each
-//! call sees it; `refusals`: a server that refuses each call.
+//!   call sees it; `refusals`: a server that refuses each call.
 //! - `examples`: the answer, the messages and the keys of each call; `lua_mutants`: mistakes in the scripts that must be found.
 
 mod client;

@@ -19,10 +19,10 @@ impl Redis {
     ///
     /// - `CONFIG SET maxmemory 1`: a command for the server, in capitals, which sets a state.
     /// - `69 redlock status → PART … PART`: a line for a shell that knows the server's URL, with its status and parts of its
-    /// standard error. Standard error has one line, or none without parts. `69 URL → PART` is a run with this URL. With `→ …
-    /// PART` it may report before that it still tries; `without PART` must not be in the line.
+    ///   standard error. Standard error has one line, or none without parts. `69 URL → PART` is a run with this URL. With `→ …
+    ///   PART` it may report before that it still tries; `without PART` must not be in the line.
     /// - `role fail: PART → PART`: a finding of `redlock doctor`, as in [`Examined::says`], after its options:
-    /// `[REDLOCK_SYNC=1] replicas ok: in sync`. If the finding is ok, no check fails.
+    ///   `[REDLOCK_SYNC=1] replicas ok: in sync`. If the finding is ok, no check fails.
     #[track_caller]
     pub fn play(&self, table: &str) {
         let lines = table.lines().map(str::trim);
