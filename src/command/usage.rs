@@ -203,10 +203,10 @@ mod tests {
     /// The place of a kind in the list, and a message of that kind. A new kind needs both.
     fn example(kind: ErrorKind) -> (usize, &'static str) {
         match kind {
-            ErrorKind::Unreachable => (0, "can't reach Redis at "),
+            ErrorKind::Unreachable => (0, "no server listens there"),
             ErrorKind::Loading => (1, "it is loading its data; try again later"),
             ErrorKind::Busy => (2, "it is busy with another client's script; "),
-            ErrorKind::NoPrimary => (3, "because a primary or most primaries are down; "),
+            ErrorKind::NoPrimary => (3, "a primary of its cluster is down, or most are; "),
             ErrorKind::NotNow => (4, "it has no memory left (maxmemory), so it "),
             ErrorKind::Crowded => (5, "it has too many clients (maxclients); "),
             ErrorKind::NotReplicated => (6, "replicas didn't confirm the lock at "),

@@ -17,25 +17,16 @@ use nix::unistd::{AccessFlags, access, geteuid};
 use crate::file;
 use crate::shell::quote;
 
-/// Rights of other users to a file, and how to take them away.
+/// Rights of other users to a file, and a command for a shell that takes them away.
 #[derive(Clone, Debug)]
 pub struct Exposure {
     pub what: String,
-    /// A command for a shell.
-    pub command: Option<String>,
-    /// An alternative to the command, in words.
-    pub otherwise: Option<String>,
+    pub command: String,
 }
 
 impl fmt::Display for Exposure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.what)?;
-        if let Some(command) = &self.command {
-            write!(f, "; run: {command}")?;
-        }
-        let or = if self.command.is_some() { "or " } else { "" };
-        let mut otherwise = self.otherwise.iter();
-        otherwise.try_for_each(|it| write!(f, "; {or}{it}"))
+        write!(f, "{}; run: {}", self.what, self.command)
     }
 }
 
@@ -66,11 +57,10 @@ pub fn read(path: &Path) -> io::Result<Result<String, Exposure>> {
         return Ok(Ok(String::new()));
     }
     if !metadata.is_file() {
-        let path = path.display();
+        let (shown, path) = (path.display(), quote(path));
         return Ok(Err(Exposure {
-            what: format!("{path} isn't used: it isn't a file"),
-            command: None,
-            otherwise: Some(format!("put a file there, or remove {path}")),
+            what: format!("{shown} isn't used: it isn't a file"),
+            command: format!("mv {path} {path}.unused"),
         }));
     }
     if let Some(exposure) = exposure(path, &file, (path, "it"))? {
@@ -99,12 +89,10 @@ fn exposure(
     if commands.is_empty() {
         return Ok(None);
     }
-    let otherwise = match user {
-        _ if is_unknown => Some(
-            "in a container, mount it with the container's root as its owner, or set the variables in the environment",
-        ),
-        0 if !is_trusted => Some("use root's own configuration file, as `sudo -H` does"),
-        _ => None,
+    let note = match user {
+        _ if is_unknown => " (in a container, mount it as the container's root)",
+        0 if !is_trusted => " (`sudo -H` uses root's own file)",
+        _ => "",
     };
     let owner = match owner {
         0 => "root".to_owned(),
@@ -113,10 +101,9 @@ fn exposure(
     let (path, mode) = (path.display(), metadata.mode() & 0o7777);
     Ok(Some(Exposure {
         what: format!(
-            "{path} isn't used, as other users can write it: {whose} belongs to {owner} and has mode {mode:o}"
+            "{path} isn't used, as other users can write it: {whose} belongs to {owner} and has mode {mode:o}{note}"
         ),
-        command: Some(commands.join(" && ")),
-        otherwise: otherwise.map(str::to_owned),
+        command: commands.join(" && "),
     }))
 }
 
@@ -145,7 +132,6 @@ pub fn exposed(path: &Path, secret: &str) -> Option<Exposure> {
             "every user of this host can read {}, which has {secret}",
             path.display()
         ),
-        command: Some(format!("chmod o-r {}", quote(path))),
-        otherwise: None,
+        command: format!("chmod o-r {}", quote(path)),
     })
 }

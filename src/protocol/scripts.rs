@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_rules_are_those_of_the_manual_and_include_each_command_of_a_script() {
-        let manual = fs::read_to_string("man/redlock-protocol.7").unwrap();
+        let manual = fs::read_to_string("man/redlock-servers.7").unwrap();
         let (_, rules) = manual.split_once("SETUSER jobs").unwrap();
         let (rules, rest) = rules.split_once(".fi").unwrap();
         let words = |text: &str| -> BTreeSet<String> {

@@ -81,21 +81,15 @@ fn check_settings(settings: &Settings) -> Finding {
     match (&settings.refused[..], &lines[..]) {
         ([], []) => moot("all are known, and no other user can write the configuration files"),
         ([], _) => warn(lines.join("; "), "remove or correct them"),
-        ([exposure, ..], _) => judge_exposure(fail, exposure),
+        ([exposure, ..], _) => fail(exposure.what.clone(), exposure.command.clone()),
     }
 }
 
 fn secrets(exposed: &[Exposure]) -> Finding {
     let safe = || moot("no other user can read the passwords and private keys that redlock uses");
-    let first = exposed.first();
-    first.map_or_else(safe, |exposure| judge_exposure(warn, exposure))
-}
-
-/// Returns a problem with the command that ends it, or words if no command does. The next problem is shown after that.
-fn judge_exposure(finding: fn(String, String) -> Finding, exposure: &Exposure) -> Finding {
-    let ways = [&exposure.command, &exposure.otherwise];
-    let ways: Vec<&str> = ways.into_iter().flatten().map(String::as_str).collect();
-    finding(exposure.what.clone(), ways.join("  # or "))
+    // The next one is shown when this is repaired.
+    let warning = |exposure: &Exposure| warn(exposure.what.clone(), exposure.command.clone());
+    exposed.first().map_or_else(safe, warning)
 }
 
 fn judge(hook: io::Result<HookTest>, script: &str, until: Instant) -> Finding {
