@@ -158,7 +158,9 @@ exec|redlock run
 log logs|redlock history
 check renew refresh|redlock extend
 kill cancel abort|redlock stop
+pass|redlock guard --held -
 wait|redlock run -s NAME -- true
+local|redlock -u local: doctor
 pause cordon block|redlock freeze
 resume unfreeze unpause uncordon unblock|redlock thaw
 -o --close|leave it out, as COMMAND inherits no lock
@@ -170,6 +172,20 @@ resume unfreeze unpause uncordon unblock|redlock thaw
 --password|set REDLOCK_PASSWORD_FILE=FILE, as anyone on this host can read a command line
 --host --port|put -u redis://HOST:PORT
 --name --lock|put the lock's name without an option
+--pass|give a guard --held -, a run in a freeze --ignore-freeze, and a password REDLOCK_PASSWORD_FILE
+--password-command|have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE
+--priority --lifo|leave it out; waiters are served in order, so use --slots N or two locks
+--label|put --reason TEXT, or set REDLOCK_SHOW=name so that others see only the program's name
+--clock-skew|leave it out, as redlock expects 500ms wherever a replica may be promoted
+--restart-grace|set appendfsync always in Redis, so that a restart forgets no lock
+--join|put --once KEY, with the commit or the version as KEY
+--unless|test it under the lock: -c 'test -e done || make'
+--late|use redlock status --older-than, or stop COMMAND with -t
+--timeline|use redlock history --svg FILE
+--summary --by-host|use redlock history --json, and count with jq
+--follow|use watch -n1 redlock history
+--utc|put TZ=UTC before redlock
+--connect-timeout|put REDLOCK_REDIS_TIMEOUT=VALUE in the environment or redlock.env
 --timeout|put -t TIME (--max-runtime) to limit COMMAND, or -w TIME to limit the wait of a run
 --max-waiting|put --max-queue N
 --wait-tree|put --with-children
@@ -308,6 +324,22 @@ mod tests {
             no command why; did you mean redlock status NAME? see redlock -h
             $ man run
             no command man; did you mean redlock help? see redlock -h
+            $ history --timeline a
+            no option --timeline: use redlock history --svg FILE; see redlock history -h
+            $ run --late 1h a -- b
+            no option --late: use redlock status --older-than…
+            $ run --unless x a -- b
+            no option --unless: test it under the lock: -c…
+            $ run --join a -- b
+            no option --join: put --once KEY…
+            $ run --restart-grace 1m a -- b
+            no option --restart-grace: set appendfsync always…
+            $ acquire --clock-skew 1s a
+            no option --clock-skew: leave it out, as redlock expects…
+            $ run --label x a -- b
+            no option --label: put --reason TEXT…
+            $ run --connect-timeout 1s a -- b
+            no option --connect-timeout: put REDLOCK_REDIS_TIMEOUT=VALUE in the…
             $ run --sync all a -- b
             no option --sync: put REDLOCK_SYNC=VALUE in the environment or redlock.env; see…
             $ run --prefix=x a -- b
