@@ -210,7 +210,7 @@ fn no_request(line: &str) -> String {
 /// Returns a page of the manual as another one names it: `redlock-run(1)`.
 fn reference(page: &str) -> String {
     let (name, section) = page.split_once('(').expect("its section");
-    format!(".BR {} ({section}", escaped(name))
+    format!("\\fB{}\\fR({section}", escaped(name))
 }
 
 /// Returns a page without paragraphs that something else begins.

@@ -298,7 +298,10 @@ fn shell_snippets() -> Vec<(String, String)> {
         for code in text.split(".nf\n").skip(1) {
             let code = plain(code.split(".fi").next().unwrap());
             // Except the crontab.
-            if !code.starts_with("PATH=") {
+            if !["PATH=", "recently "]
+                .iter()
+                .any(|start| code.starts_with(start))
+            {
                 snippets.push((page.display().to_string(), code));
             }
         }
