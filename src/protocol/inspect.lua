@@ -37,7 +37,8 @@ local function shown(token, left)
   return {hold, left, entry, guards_of(hold, entry), cancelled_by(token, entry) or false}
 end
 
-local kind, value = redis.call('TYPE', lock).ok, redis.pcall('GET', lock)
+local kind = redis.call('TYPE', lock).ok
+local value = kind == 'string' and redis.call('GET', lock)
 local held, next_holder = {}, '0'
 if kind == 'string' and SHARED_VALUES[value] then
   local all = {}

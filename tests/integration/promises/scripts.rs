@@ -193,7 +193,7 @@ fn extend_says_whether_it_is_ours_and_changes_nothing_without_for() {
     for (line, status, says) in [
         ("extend 1h", 79, "no token for lock \"1h\""),
         ("extend a --for 1m", 79, "no token"),
-        ("extend a 1h30m", 64, "put --for 1h30m"),
+        ("extend a 1h30m", 64, "unexpected argument '1h30m'"),
         ("extend --for 1m", 64, ""),
         ("extend a --for soon", 64, ""),
     ] {

@@ -27,58 +27,6 @@ pub fn binaries() -> Vec<String> {
     [REDLOCK.to_owned()].into_iter().chain(other).collect()
 }
 
-/// Signals that C libraries reserve: 32 and 33, and with musl also 34.
-const OF_THE_C_LIBRARY: [i32; 3] = [32, 33, 34];
-
-#[test]
-fn the_signals_of_the_c_library_reach_the_child_with_threads_and_without() {
-    let redis = Redis::start();
-    let script = "echo $$; exec sleep 60";
-    // Without a lock there is nothing to renew, so no thread starts just when the signal arrives. The C library would deliver
-    // the signal to that thread.
-    let url = "redis://127.0.0.1:1";
-    let unlocked = words!("run -q --on-unreachable run -u {} a -c", url, script);
-    let locked = words!("run -v -k 100ms a -c", script);
-    for binary in binaries() {
-        for signal in OF_THE_C_LIBRARY {
-            for words in [unlocked, locked] {
-                wait_until("the one before is gone", || redis.trackers() == 0);
-                // No program can catch all of these signals, so they end it.
-                let line = [&[binary.as_str()], words].concat();
-                let mut running = Running::start(&mut directly(&redis, &line));
-                let child: i32 = running.line().parse().unwrap();
-                // A C library may deliver them to each new thread. The renewing thread listens by now.
-                wait_until("it renews", || words == unlocked || redis.trackers() > 0);
-                send(running.pid(), signal);
-                // The signal has killed COMMAND, but not redlock.
-                let end = running.finish();
-                end.assert_exited(128 + signal);
-                assert!(words == locked || end.stderr.is_empty(), "{end:?}");
-                assert!(is_gone(child));
-                assert_nothing_left(&redis);
-            }
-        }
-    }
-}
-
-#[test]
-fn the_signals_of_the_c_library_end_a_wait_that_leaves_the_queue() {
-    let redis = Redis::start();
-    redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
-    for binary in binaries() {
-        for signal in OF_THE_C_LIBRARY {
-            let words = words!("{} run a -- echo ran", &binary);
-            let mut waiter = Running::start(&mut directly(&redis, words));
-            waiter.wait_until_queued(&redis);
-            send(waiter.pid(), signal);
-            let end = waiter.finish();
-            end.assert_exited(128 + signal);
-            assert_eq!(end.stdout, "");
-            assert_eq!(redis.queue("a"), [0; 0], "{binary} {signal}");
-        }
-    }
-}
-
 #[test]
 fn signals_that_mean_nothing_to_a_waiter_or_were_ignored_at_its_start_leave_it_waiting() {
     let redis = Redis::start();
