@@ -33,7 +33,9 @@ impl Object {
 
     /// Writes an array of objects.
     pub fn list(&mut self, key: &str, objects: impl Iterator<Item = Self>) {
-        self.text(key, &format!("[{}]", joined(objects)));
+        self.text(key, "[");
+        append(&mut self.0, objects);
+        self.0.push(']');
     }
 
     /// Writes a client; without the command and the link of one that has only acted on the lock.
@@ -60,9 +62,11 @@ impl fmt::Display for Object {
     }
 }
 
-fn joined(objects: impl Iterator<Item = Object>) -> String {
-    let texts = objects.map(|object| object.to_string());
-    texts.collect::<Vec<_>>().join(",")
+/// Appends the elements of an array, which may be large.
+fn append(text: &mut String, objects: impl Iterator<Item = Object>) {
+    for (at, Object(fields)) in objects.enumerate() {
+        text.extend([if at == 0 { "{" } else { ",{" }, &fields, "}"]);
+    }
 }
 
 /// Number of objects that are printed at once.
@@ -72,8 +76,9 @@ const PART: usize = 500;
 pub fn print_array<T>(items: &[T], object: impl Fn(&T) -> Object) -> io::Result<bool> {
     let mut start = "[";
     for part in items.chunks(PART) {
-        let objects = joined(part.iter().map(&object));
-        if !print(&format!("{start}{}", escaped_json(&objects)))? {
+        let mut text = start.to_owned();
+        append(&mut text, part.iter().map(&object));
+        if !print(&escaped_json(&text))? {
             return Ok(false);
         }
         start = ",";
@@ -84,5 +89,7 @@ pub fn print_array<T>(items: &[T], object: impl Fn(&T) -> Object) -> io::Result<
 /// Returns the text of a short array.
 #[cfg(test)]
 pub fn array<T>(items: &[T], object: impl Fn(&T) -> Object) -> String {
-    format!("[{}]\n", escaped_json(&joined(items.iter().map(object))))
+    let mut text = String::new();
+    append(&mut text, items.iter().map(object));
+    format!("[{}]\n", escaped_json(&text))
 }

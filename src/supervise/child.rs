@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -13,10 +12,9 @@ use nix::unistd::{Pid, getpgid};
 use crate::clock::{Moment, now};
 use crate::decide::job_control::StoppedBy;
 use crate::signal::{SIGINT, Signals};
-use crate::supervise::HeldLocks;
-use crate::supervise::keeper::Script;
+use crate::supervise::environment::Environment;
 use crate::supervise::procfs::{Process, Stat, is_alive};
-use crate::supervise::run::Work;
+use crate::supervise::script::{Reaped, Script};
 use crate::supervise::tree::{Evidence, Tree};
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 use crate::variables::VARIABLES;
@@ -45,6 +43,13 @@ pub struct Prepared {
     environment: Vec<&'static CStr>,
     /// Names of the variables that will hold the child's pid, because they hold ours.
     pid_variables: Vec<&'static CStr>,
+}
+
+/// Work to start.
+pub struct Work {
+    pub words: Vec<OsString>,
+    pub prepared: Prepared,
+    pub environment: Environment,
 }
 
 /// Variables by which a service manager names the process that it means: `sd_watchdog_enabled(3)`, `sd_listen_fds(3)`.
@@ -84,26 +89,18 @@ impl Prepared {
     }
 }
 
-/// What reaping found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reaped {
-    /// The child itself ended.
-    Child(ExitStatus),
-    /// It has ended before, and the kernel says that nothing of its tree is left.
-    Tree,
-}
-
 /// Processes that we may not signal.
 pub type Refused = Vec<Pid>;
 
 impl Child {
-    /// Starts a command under these locks. Standard streams and the environment (with the work's variables) pass through;
+    /// Starts a command under the locks with these `ids`, but not after a moment since boot. Standard streams and the environment (with the work's variables) pass through;
     /// the kernel kills the child when redlock dies, and makes its orphans our children.
     pub fn spawn(
         work: &Work,
         own_group: bool,
         signals: &Signals,
-        holds: &HeldLocks,
+        not_after: Option<Duration>,
+        ids: Vec<String>,
     ) -> Result<Self, SpawnError> {
         let added = work.environment.iter();
         let added =
@@ -124,7 +121,7 @@ impl Child {
             pid_variables: &command.pid_variables,
             own_group,
             sigchld_ignored: signals.sigchld_ignored,
-            not_after: holds.lease().map(|lease| lease.deadline().since_boot()),
+            not_after,
         };
         let (pid, limit) = if tree.may_adopt_others() {
             sys::with_lower_limit(|| sys::spawn(&spec))
@@ -135,7 +132,7 @@ impl Child {
         tree.evidence = Evidence {
             command: Some(pid),
             limit,
-            ids: holds.ids(),
+            ids,
         };
         Ok(Self {
             pid,

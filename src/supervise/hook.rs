@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 
 use super::HeldLocks;
 use super::environment::list_of;
@@ -130,10 +130,10 @@ impl Hook<'_> {
             "who": truncated(client_in_words(self.who)),
         });
         let text = |key: &str| match &json[key] {
-            Value::Null => String::new(),
-            Value::String(text) => text.clone(),
-            Value::Array(all) => {
-                let all: Vec<String> = all.iter().map(Value::to_string).collect();
+            Json::Null => String::new(),
+            Json::String(text) => text.clone(),
+            Json::Array(all) => {
+                let all: Vec<String> = all.iter().map(Json::to_string).collect();
                 all.join(" ")
             }
             number => number.to_string(),
@@ -307,11 +307,11 @@ mod tests {
         }
         let line = value(JSON);
         assert!(!line.contains('\n') && line.is_ascii(), "{line}");
-        let json: Value = serde_json::from_str(line).unwrap();
+        let json: Json = serde_json::from_str(line).unwrap();
         assert_eq!(json["name"], "a b=c");
         assert_eq!(json["fences"], json!([7, 9]));
         assert_eq!(json["ran_ms"], 2000);
-        assert_eq!(json["by"], Value::Null);
+        assert_eq!(json["by"], Json::Null);
         assert_eq!(json["reason"], "release \u{202e}");
         assert_eq!(json["command"], value(COMMAND));
         assert_eq!(json["who"], "ci@h (pid 7)");

@@ -11,6 +11,7 @@ pub mod process;
 pub mod procfs;
 mod renewer;
 pub mod run;
+mod script;
 mod survivors;
 pub mod tree;
 mod watchdog;

@@ -3,7 +3,6 @@
 //! The only way out is to stop COMMAND, reap it, and release the locks, in this order. What is decided is
 //! done first and reported after that.
 
-use std::ffi::OsString;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
@@ -13,7 +12,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::unistd::{Pid, getpgrp};
 
-use super::environment::Environment;
 pub use super::messages::Terms;
 use super::messages::{self, Messages};
 use super::{HeldLocks, Step, Supervision, needed, procfs, survivors};
@@ -27,9 +25,10 @@ use crate::report;
 use crate::signal::{
     SIGCHLD, SIGCONT, SIGTERM, SIGTSTP, SIGURG, Signals, ends_waiting, is_passed_up,
 };
-use crate::supervise::child::{Child, Prepared, Reaped, Refused};
-use crate::supervise::keeper::Script;
+pub use crate::supervise::child::Work;
+use crate::supervise::child::{Child, Refused};
 use crate::supervise::procfs::Stat;
+use crate::supervise::script::{Reaped, Script};
 use crate::supervise::watchdog::Watchdog;
 use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes, poll};
 use crate::systemd;
@@ -46,13 +45,6 @@ const LOOKS_FOR: u32 = 8;
 
 /// How long to wait for a COMMAND that was killed because we can't go on.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(1);
-
-/// What is to be run.
-pub struct Work {
-    pub words: Vec<OsString>,
-    pub prepared: Prepared,
-    pub environment: Environment,
-}
 
 /// How a run comes by signals and time.
 pub struct EventSources {
@@ -80,7 +72,8 @@ pub fn supervise(
     let EventSources { signals, timer } = sources;
     let on_terminal = terms.policy.on_terminal;
     let modes = on_terminal.then(TerminalModes::read).flatten();
-    let child = Child::spawn(work, !on_terminal, signals, holds)?;
+    let not_after = holds.lease().map(|lease| lease.deadline().since_boot());
+    let child = Child::spawn(work, !on_terminal, signals, not_after, holds.ids())?;
     systemd::ready(&format!("running {}", report::describe_job(terms.who)));
     let mut supervision = Supervision::new(terms, child, holds, signals);
     supervision.modes = modes;

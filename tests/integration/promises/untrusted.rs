@@ -320,7 +320,7 @@ fn forcing_a_large_group_free_counts_members_that_ended_meanwhile() {
     });
     let end = outcome(&mut behind(&redis, &proxy, "release --force a"));
     end.assert_said(0, "forced free")
-        .assert_says("and 249 more");
+        .assert_says("and 249 others");
     holder.end();
 }
 
