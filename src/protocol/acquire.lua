@@ -50,8 +50,7 @@ local function busy(ahead, polls, more)
   local value = redis.call('GET', lock)
   local holder, left, count = value, 0, 1
   if not value or value == FROZEN then
-    holder, count = false, 0
-    if is_kept_out then left = frozen - now_ms end
+    holder, count, left = false, 0, is_kept_out and frozen - now_ms or 0
   elseif SHARED_VALUES[value] then
     local first = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
     holder, count = first[1], redis.call('ZCARD', holders)
@@ -63,6 +62,8 @@ local function busy(ahead, polls, more)
       left, repaired = ttl, 1
     end
   end
+  -- If slots are free, the lock is free when the freeze ends.
+  if is_kept_out then left = math.min(left, frozen - now_ms) end
   local entry = holder and redis.call('HGET', meta, holder)
   local stopping = holder and cancelled_by(holder, entry)
   return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, is_kept_out and freeze, repaired, more and 1 or 0, stopping or false}
