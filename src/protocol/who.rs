@@ -455,6 +455,7 @@ mod tests {
             ..Who::default()
         };
         assert!(empty.weight() >= 100 * size_of::<String>());
+        assert!(empty.weight() < 200 * size_of::<String>());
     }
 
     #[test]
