@@ -13,7 +13,7 @@ use crate::supervise::hook::HookTest;
 use crate::supervise::procfs;
 use crate::sys;
 
-/// Checks all of it. `hook` is a test that was started before.
+/// Runs all checks of this host. `hook` is a test that is already running.
 pub fn examine(
     settings: &Settings,
     hook: Option<io::Result<HookTest>>,
@@ -91,7 +91,7 @@ fn secrets(exposed: &[Exposure]) -> Finding {
     first.map_or_else(safe, |exposure| judge_exposure(warn, exposure))
 }
 
-/// Returns a problem with the command that ends it, or words if no command does. The next problem is shown after that.
+/// Returns a problem with the command or the words that fix it. A later call of doctor shows the next problem.
 fn judge_exposure(finding: fn(String, String) -> Finding, exposure: &Exposure) -> Finding {
     let ways = [&exposure.command, &exposure.otherwise];
     let ways: Vec<&str> = ways.into_iter().flatten().map(String::as_str).collect();
@@ -99,7 +99,7 @@ fn judge_exposure(finding: fn(String, String) -> Finding, exposure: &Exposure) -
 }
 
 fn judge(hook: io::Result<HookTest>, script: &str, until: Instant) -> Finding {
-    // A script with a secret isn't repeated.
+    // A script that contains a secret isn't repeated.
     let by_hand = if masked(script) == script {
         format!("run it by hand: REDLOCK_EVENT=test sh -c {}", quote(script))
     } else {
