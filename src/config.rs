@@ -1,4 +1,4 @@
-//! Settings: an option comes before the environment, that before the user's file, and that before the system's file.
+//! Settings. Options take precedence over the environment, then come the user's file and the system's file.
 
 #[cfg(any(test, fuzzing))]
 #[path = "../tests/fuzz/config.rs"]
@@ -20,37 +20,37 @@ use crate::variables::VARIABLES;
 pub use self::sources::Sources;
 pub use self::trust::Exposure;
 
-/// All that is set for this host. Each option that is also a setting wins over it.
+/// All settings of this invocation. An option takes precedence over the setting of the same name.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub locks: Locks,
-    /// Replicas that must confirm a grant, and where that is set.
+    /// Replicas that must confirm a grant, and the place of that setting.
     sync: Option<(Replication, String)>,
     pub verbosity: Verbosity,
-    /// Others see only the program's name of a command.
+    /// Other clients see only the program's name of a command.
     pub hides_arguments: bool,
-    /// Name that others see in place of user and host.
+    /// Name that others see instead of user and host.
     pub who: Option<String>,
-    /// Script that is called when something happens to a run.
+    /// Script that redlock calls on events of a run.
     pub hook: Option<String>,
     pub ttl: Duration,
     pub kill_after: Option<Duration>,
     max_runtime: Option<Duration>,
     pub on_unreachable: OnUnreachable,
-    /// If the lock is lost, the command continues without it; the exit status is still 79.
+    /// The command continues if the lock is lost; the exit status is still 79.
     pub only_warn: bool,
     pub jitter: Duration,
     pub repair_ttl: bool,
     pub reason: Option<String>,
-    /// Configuration files that aren't used, because others may have written them.
+    /// Configuration files that redlock ignores, because others may have written them.
     pub refused: Vec<Exposure>,
     /// Secrets that every user of this host can read.
     pub exposed: Vec<Exposure>,
-    /// Lines about settings without effect: removed ones, and unknown ones.
+    /// Messages about settings without effect: removed ones, and unknown ones.
     pub without_effect: [Option<String>; 2],
 }
 
-/// A setting that can't be used; status 78.
+/// A setting with an unusable value; exit status 78.
 #[derive(Debug)]
 pub struct BadConfig(pub String);
 
@@ -69,18 +69,18 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(30);
 
 impl Settings {
-    /// Puts options, environment and files together.
+    /// Combines options, environment and files.
     ///
     /// # Errors
-    /// [`BadConfig`] for a file, variable or URL that can't be used.
+    /// [`BadConfig`] for an unusable file, variable or URL.
     pub fn read(options: &Common, sources: &Sources) -> Result<Self> {
         let without_effect = sources.without_effect()?;
         let (url, origin, rank) = url(options, sources)?;
         let password = sources.get("PASSWORD_FILE");
         let is_weaker = password.is_some_and(|it| rank < it.rank);
-        // The password of a configuration file is for its own server.
+        // A password from a configuration file is only for the server in that file.
         let goes_elsewhere = is_weaker && password.is_some_and(sources::Setting::is_in_file);
-        // A file that was refused may have named another server than the default one.
+        // A refused file may have named another server than the default one.
         let is_guess = !sources.refused.is_empty() && origin == UrlOrigin::Default;
         let password = password.filter(|_| !goes_elsewhere && !is_guess);
         let password = password.map(|setting| Path::new(&setting.value));
@@ -126,12 +126,12 @@ impl Settings {
         })
     }
 
-    /// Returns true if no URL is set, but a file was refused, which may have one.
+    /// Returns true if no URL is set and a refused file may contain one.
     pub fn may_lack_the_url(&self) -> bool {
         !self.refused.is_empty() && self.locks.have_no_url()
     }
 
-    /// Returns the limit of COMMAND's time, if any. 0 is none, as for timeout(1).
+    /// Returns the limit of COMMAND's run time. 0 means no limit, as for timeout(1).
     pub fn max_runtime(&self, typed: Option<Duration>) -> Option<Duration> {
         typed.or(self.max_runtime).filter(|limit| !limit.is_zero())
     }
@@ -142,10 +142,10 @@ impl Settings {
         Some(replication.quorum)
     }
 
-    /// Requires the replicas of `REDLOCK_SYNC` to confirm each grant and each renewal from now on.
+    /// Requires the replicas of `REDLOCK_SYNC` to confirm each grant and renewal from now on.
     ///
     /// # Errors
-    /// [`BadConfig`] if the server can't say which replicas there are.
+    /// [`BadConfig`] if the server can't tell which replicas it has.
     pub fn replicate(&self) -> Result<(), BadConfig> {
         let Some((replication, place)) = &self.sync else {
             return Ok(());
@@ -154,8 +154,8 @@ impl Settings {
         replicated.map_err(|error| BadConfig(format!("{place}: {error}")))
     }
 
-    /// Names the settings that have no effect, and the secrets that every user of this host can read. A job leaves that to
-    /// its run.
+    /// Warns about settings without effect, and about secrets that every user of
+    /// this host can read. In a job, its run has already given these warnings.
     pub fn warn(&self) {
         let [removed, unknown] = &self.without_effect;
         if let Some(line) = unknown {
@@ -169,7 +169,7 @@ impl Settings {
         }
     }
 
-    /// Says where what was read may be old.
+    /// Warns if the data came from a replica, because it may be outdated.
     pub fn warn_of_replica(&self, client: &Client) {
         if client.server().is_replica() {
             self.verbosity.info(format_args!(
@@ -180,11 +180,11 @@ impl Settings {
     }
 }
 
-/// Returns the URL, its origin, and the rank of that: the smaller, the more it counts.
+/// Returns the URL, its origin, and the origin's rank: the smallest rank takes precedence.
 ///
 /// # Errors
-/// [`BadConfig`] if this user can't see it: on another server than the others of this host, a lock would exclude none of
-/// them.
+/// [`BadConfig`] if this user can't read the file that may set the URL.
+/// A lock on another server wouldn't exclude this host's other runs.
 fn url<'a>(
     options: &'a Common,
     sources: &'a Sources,
@@ -200,7 +200,8 @@ fn url<'a>(
     }
 }
 
-/// Returns how much redlock prints. The place that counts first decides, and of two settings in one place the quieter.
+/// Returns how much redlock prints. The place with the highest precedence
+/// decides; of two settings in one place, the quieter one wins.
 fn verbosity(options: &Common, sources: &Sources) -> Result<Verbosity, BadConfig> {
     let rank = |name| {
         let is_on = sources.value(name, switch)?.unwrap_or_default();
@@ -217,7 +218,7 @@ fn verbosity(options: &Common, sources: &Sources) -> Result<Verbosity, BadConfig
     })
 }
 
-/// Returns the replicas that must confirm a grant, and where that is set.
+/// Returns the replicas that must confirm a grant, and the place of that setting.
 fn sync(sources: &Sources) -> Result<Option<(Replication, String)>, BadConfig> {
     let quorum = |text: &str| match text.parse() {
         _ if text == "all" => Ok(Some(Quorum::All)),
@@ -243,7 +244,7 @@ fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Returns the files with secrets that are used, and that every user of this host can read.
+/// Returns the files with secrets in use that every user of this host can read.
 fn exposed(
     password_file: Option<&Path>,
     (url, origin): (&str, &UrlOrigin),
@@ -260,7 +261,7 @@ fn exposed(
     exposures.flatten().collect()
 }
 
-/// Returns true if this is part of a job, whose run has already said what there is to say about the settings.
+/// Returns true if this process is part of a job, whose run has already given all warnings about the settings.
 fn is_in_job() -> bool {
     let mut variables = VARIABLES.iter();
     variables.any(|name| std::env::var_os(name).is_some())

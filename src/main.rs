@@ -1,53 +1,26 @@
 //! redlock: mutual exclusion for shell scripts over Redis.
 //!
-//! # Architecture
-//!
-//! `docs/architecture.md` has a picture of a run, and one of a lock's life.
-//!
-//! ```text
-//! main → cli, config, command              what was typed, what is set, what to do
-//! command/run → acquisition, supervise     a run, from its options to its status
-//! command/guard → protocol, supervise      work elsewhere, under a lock of its job
-//! command/acquire → acquisition, supervise a lock for a script
-//! command/acquisition → protocol, decide,  acquiring locks
-//!                       supervise
-//! command/doctor → protocol, supervise     asks a server and this host on one connection, and judges the answers
-//! supervise → decide, protocol             work under its locks, of a run and of a keeper that stays behind: one child and its
-//!                                          tree, the thread that renews, the process that kills where redlock can't, whether
-//!                                          the process of a holder is dead, and the variables by which a job knows its locks
-//! decide → protocol                        all decisions, pure, by the answers of `protocol`: `renewals` owns the lease and
-//!                                          decides when it is renewed; `session` is about a running command, `wait` about
-//!                                          waiting
-//! config → cli, protocol                   what is set, in a struct of its own
-//! variables                                the names of the variables that a job finds
-//! duration                                 durations, in words that can be typed; pure
-//! reason                                   why the system refused something, in words; pure
-//! shell                                    words and lines as a shell takes them, the only quoting; pure
-//! typed → cli                              reads the command line with clap, and finds the command's name; pure
-//! stderr                                   messages, written without waiting for a reader
-//! protocol → redis                         what is said about locks; one Lua script an operation
-//! redis                                    how a server is reached
-//! ```
-//!
-//! In a run, many send and one decides: the main thread waits for whatever comes next (a signal,
-//! the child's end, what the renewer reports and the server pushes, a moment) and asks the [`decide::session`],
-//! or before COMMAND is started the [`decide::wait`], what to do. The renewer only carries out tasks, so a
-//! hung connection never delays the thread that watches the deadline.
+//! `docs/architecture.md` shows where to begin reading, how a run works, and which module belongs to which layer.
 //!
 //! # Invariants
 //!
-//! 1. `redis` and `protocol` alone name the redis crate; `supervise/child` alone spawns what is supervised,
-//!    `supervise/hook` what is told of a run, and `redis/local` the server of this host; `sys` alone is unsafe.
-//! 2. `decide`, `ci`, `pattern` and what draws the history never read a clock, do I/O or start a thread.
-//! 3. Only `main` ends the process, and only after the lock is released or known lost.
-//! 4. Nothing is signalled after it was reaped, nor its group; nothing is released before its child
-//!    was.
-//! 5. A lock is changed only by a script that checks the token first.
-//! 6. Deadlines are counted from before the request, on a clock that runs during suspend.
-//! 7. redlock writes to stderr, prefixed, except where its output is the product.
-//! 8. A process that supervises has no blocking call but poll, and no way out but stop, reap, release,
-//!    whatever failed. It acts first and speaks second, and never waits for a reader.
-//! 9. A command's tree is one thing with one definition (`supervise/tree`), for waiting, signalling and killing.
+//! 1. Only `redis` and `protocol` use the redis crate. Only `supervise/child` starts COMMAND, only
+//!    `supervise/hook` starts hooks, and only `redis/local` starts servers. All unsafe code is in `sys`.
+//! 2. `decide`, `ci`, `pattern` and the drawing of the history are
+//!    pure: they read no clock, do no I/O and start no thread.
+//! 3. Only `main` ends redlock, after each lock is released, lost, or left to its lease. There are two exceptions.
+//!    A signal ends a slow release, and an interrupt ends a command such as `stop` that waits for Redis.
+//! 4. redlock never signals a process that it has reaped, nor the group
+//!    of that process. No lock is released before COMMAND is reaped.
+//! 5. Only Lua scripts change locks. A script checks the holder's token before it changes
+//!    a hold, except for requests about other clients' holds, such as `release --force`.
+//! 6. Each deadline counts from before the request, on a clock that continues during suspend.
+//! 7. redlock writes messages to stderr, with a prefix, and results to stdout.
+//! 8. A process that supervises work blocks only in `poll`, or for a limited time.
+//!    After any failure it stops the work, reaps it, and releases the locks.
+//!    redlock acts before it reports, and never waits for a reader of its messages.
+//! 9. COMMAND's process tree has one definition, in `supervise/tree`.
+//!    redlock uses it for waiting, signalling and killing.
 
 // libFuzzer has its own main.
 #![cfg_attr(fuzzing, no_main, allow(dead_code))]
@@ -106,7 +79,7 @@ fn main() -> ExitCode {
     exit.code().into()
 }
 
-/// Performs any command line; true with the result if a shell evaluates the output.
+/// Runs a command line with clap. Returns true with the result if a shell evaluates the output.
 fn by_clap(words: &[OsString]) -> (anyhow::Result<Exit>, bool) {
     let read = typed::read(words);
     let is_evaluated = typed::is_evaluated(read.as_ref().ok(), words);
@@ -124,7 +97,7 @@ fn perform(cli: Cli) -> anyhow::Result<Exit> {
     let Some(command) = cli.command else {
         return Ok(command::no_command());
     };
-    // doctor itself reports a file that it doesn't trust, and settings without effect.
+    // doctor itself reports refused files and settings without effect.
     let is_doctor = matches!(command, Command::Doctor(_));
     let settings = || {
         let sources = Sources::read()?;

@@ -1,4 +1,4 @@
-//! Which locks `status` and `history` show. It looks up names and never reads the locks.
+//! The selection of locks for `status` and `history`. Reads only names, never the locks.
 
 use anyhow::Result;
 
@@ -6,7 +6,7 @@ use super::usage::{name, refuse_url};
 use crate::pattern::{is_pattern, matches, natural_cmp};
 use crate::protocol::{Client, Error, Locks, Name, Which};
 
-/// Names and patterns; none of either: all.
+/// Names and patterns of locks. If both are empty, all locks are selected.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub names: Vec<Name>,
@@ -31,15 +31,15 @@ impl Asked {
         self.names.is_empty() && self.patterns.is_empty()
     }
 
-    /// The names and patterns that a name is asked for by.
+    /// Returns the given names and patterns that match a lock's name.
     pub fn that_mean(&self, name: &str) -> impl Iterator<Item = &str> {
         let names = self.names.iter().map(Name::as_str);
-        let names = names.filter(move |asked| *asked == name);
+        let names = names.filter(move |wanted| *wanted == name);
         let patterns = self.patterns.iter().map(String::as_str);
         names.chain(patterns.filter(move |pattern| matches(pattern, name)))
     }
 
-    /// The names in the order of people, those of patterns and of all looked up.
+    /// Returns the selected names in natural order. Asks the server only for patterns, or if all are selected.
     pub fn look_up(
         &self,
         client: &mut Client,
@@ -48,9 +48,9 @@ impl Asked {
     ) -> Result<Vec<Name>, Error> {
         let mut names = self.names.clone();
         if self.is_all() || !self.patterns.is_empty() {
-            let known = locks.names(client, which)?.into_iter();
+            let existing = locks.names(client, which)?.into_iter();
             names
-                .extend(known.filter(|name| {
+                .extend(existing.filter(|name| {
                     self.is_all() || self.that_mean(name.as_str()).next().is_some()
                 }));
         }

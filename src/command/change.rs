@@ -1,4 +1,4 @@
-//! A change in Redis whose answer may get lost or never come: the user is then warned that it may have been made.
+//! Changes in Redis whose answer may get lost: the user then learns that the change may have been made.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,14 +7,15 @@ use anyhow::Result;
 use crate::protocol::{Error, Name};
 use crate::{report, signal, stderr, sys};
 
-/// What an interrupt prints.
+/// Message to print if the user interrupts redlock.
 static LAST_WORDS: Mutex<Option<String>> = Mutex::new(None);
 
-/// Makes a change to a lock over a connection that is open. `may` says what may have come of it: `lock "a" may have been frozen`.
+/// Makes a change to a lock over an open connection. `may` is the
+/// possible result, for the warning: `lock "a" may have been frozen`.
 ///
 /// # Errors
-/// That of the call, after the warning where only the answer is missing. An interrupt before the answer ends the process
-/// with the same warning.
+/// Returns the error of the call, with a warning if only the answer is missing.
+/// An interrupt before the answer prints the same warning and ends the process.
 pub fn change<T>(
     name: &Name,
     may: impl std::fmt::Display,
@@ -32,17 +33,17 @@ pub fn change<T>(
     })
 }
 
-/// Does this; an interrupt meanwhile prints these words, and ends the process.
+/// Runs `work`. An interrupt meanwhile prints `words` and ends the process.
 pub fn with_last_words<T>(words: String, work: impl FnOnce() -> T) -> T {
     set_last_words(Some(words));
-    // Only the first call does anything. If that fails, an interrupt ends the process without words.
+    // Only the first call has an effect. If it fails, an interrupt ends the process without a message.
     let _ = signal::on_interrupt(end);
     let result = work();
     set_last_words(None);
     result
 }
 
-/// What an interrupt does from the first last words on.
+/// Handles an interrupt, once `with_last_words` has been called.
 fn end() {
     if let Some(words) = set_last_words(None) {
         report::status_line(None);

@@ -1,4 +1,5 @@
-//! Completions at a tab: the scripts in completions/ call redlock, and clap answers from the command line's definition.
+//! Completions for a shell's tab key: the scripts in completions/
+//! call redlock, and clap completes the line from its definition.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -13,13 +14,13 @@ use crate::cli::{self, Shell};
 use crate::decide::exit::Exit;
 use crate::report;
 
-/// The variable that a shell's script sets to ask what completes a line.
+/// Variable by which a shell's script asks for completions.
 pub const COMPLETES: &str = "_REDLOCK_COMPLETES";
 
-/// How long a server may take to connect or to answer, unless the environment says otherwise.
+/// Longest wait for a server to connect or answer, unless the environment sets another.
 const PATIENCE: &str = "300ms";
 
-/// Prints the file that packages install for this shell.
+/// Prints the completion script for a shell, which packages install as a file.
 pub fn completions(options: &cli::Completions) -> Result<Exit> {
     report::print(match options.shell {
         Shell::Bash => include_str!("../../completions/redlock.bash"),
@@ -29,12 +30,12 @@ pub fn completions(options: &cli::Completions) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Prints what may come next, a candidate with its description on each line. `words` are a `--` and the line up to the
-/// cursor.
+/// Prints the possible next words, a candidate and its description
+/// per line. `words` are a `--` and the line up to the cursor.
 ///
 /// # Errors
 ///
-/// An empty line, or a full disk behind standard output.
+/// Fails for an empty line, or if standard output can't be written.
 pub fn complete(words: &[OsString]) -> Result<Exit> {
     let line = words.get(1..).unwrap_or_default().to_vec();
     let last = line.len().checked_sub(1).context("no line to complete")?;
@@ -57,8 +58,8 @@ pub fn complete(words: &[OsString]) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Offers the locks on `server` for the arguments of a command that are names of locks, and the pages of the manual. Only
-/// locks with a holder or a waiter can be stopped or released.
+/// Offers the locks on `server` for arguments that are names of locks, and the manual's pages
+/// for `help`. Only locks with a holder or a waiter can be stopped, released or extended.
 fn with_names(command: clap::Command, server: &[OsString]) -> clap::Command {
     let listing = match command.get_name() {
         "stop" | "release" | "extend" => "status",
@@ -78,14 +79,14 @@ fn with_names(command: clap::Command, server: &[OsString]) -> clap::Command {
     })
 }
 
-/// Returns names as candidates. One that begins with a dash would be an option.
+/// Returns names as candidates. Omits names that begin with a dash, because they would be read as options.
 fn candidates<'a>(names: impl Iterator<Item = &'a str>) -> Vec<CompletionCandidate> {
     let names = names.filter(|name| !name.starts_with('-'));
     names.map(CompletionCandidate::new).collect()
 }
 
-/// The names of the locks that are held or waited for, and with `history` also of those that have one. None if the
-/// server doesn't answer soon.
+/// Returns the names of locks that are held or waited for; `history` adds
+/// those with a history. Returns no names if the server doesn't answer soon.
 fn names(listing: &str, server: &[OsString]) -> String {
     let Ok(redlock) = std::env::current_exe() else {
         return String::new();
@@ -103,7 +104,7 @@ fn names(listing: &str, server: &[OsString]) -> String {
     String::from_utf8_lossy(&output.unwrap_or_default()).into_owned()
 }
 
-/// The server that the line names.
+/// Returns the option on the line that names the server.
 fn url_option(line: &[OsString]) -> Vec<OsString> {
     let is_joined = |word: &OsString| word.as_encoded_bytes().starts_with(b"--url=");
     let is_url = |word: &OsString| word == "-u" || word == "--url" || is_joined(word);

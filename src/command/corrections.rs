@@ -1,5 +1,5 @@
-//! Command lines in which a word is missing, as they were probably meant: each is shown whole, to be pasted, without URLs.
-//! clap reads each line that could have been meant, so no second parser is needed.
+//! Corrections of command lines that lack a word. Each suggestion is a whole line to
+//! paste, without URLs. clap judges each candidate line, so this module needs no parser.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::typed;
 /// Completes a line that lacks one kind of word.
 type Complete = fn(&[OsString]) -> Option<Vec<OsString>>;
 
-/// Words that may be missing, each with the fault; the first one that is missing is named.
+/// Words that may be missing, with the error messages. Only the first missing one is reported.
 const MISSING: [(&str, Complete); 3] = [
     ("put run before the lock's name and its options", with_run),
     ("put -- before the command", with_dashes),
@@ -25,7 +25,7 @@ const MISSING: [(&str, Complete); 3] = [
     ),
 ];
 
-/// Returns the fault of a line that lacks words of a run, and the line to type.
+/// Returns an error message with the corrected line, if words of a run are missing.
 pub(super) fn corrected(words: &[OsString]) -> Option<String> {
     let mut words = words.to_vec();
     let mut fault = None;
@@ -36,7 +36,7 @@ pub(super) fn corrected(words: &[OsString]) -> Option<String> {
         }
     }
     let fault = fault?;
-    // Only clap can tell which word is the URL, which may contain a password.
+    // Only clap can tell which word is the URL, and the URL may contain a password.
     let url = typed::read(&words).ok()?.common.url;
     let shown = words.iter().map(|word| {
         let text = word.to_string_lossy();
@@ -51,8 +51,8 @@ pub(super) fn corrected(words: &[OsString]) -> Option<String> {
     Some(format!("{fault}: redlock {line}"))
 }
 
-/// Adds the `run` to a lock's name and options of `run`. A program after the name shows as much as a `--` does:
-/// `flock FILE cmd`.
+/// Inserts a missing `run` before a lock's name and options. A program
+/// after the name is as clear a sign as a `--`: `flock FILE cmd`.
 fn with_run(words: &[OsString]) -> Option<Vec<OsString>> {
     if typed::command(words).is_some() {
         return None;
@@ -65,12 +65,12 @@ fn with_run(words: &[OsString]) -> Option<Vec<OsString>> {
     lines.find(|line| reads(line) || names_program(line))
 }
 
-/// Adds the `--` before COMMAND.
+/// Inserts a missing `--` before COMMAND.
 fn with_dashes(words: &[OsString]) -> Option<Vec<OsString>> {
     Some(with(words, command_place(words)?, "--"))
 }
 
-/// Returns the place of COMMAND in a run without a `--`.
+/// Returns the index of COMMAND in a run without a `--`.
 fn command_place(words: &[OsString]) -> Option<usize> {
     if !is_run(words) || dashes(words).is_some() {
         return None;
@@ -78,13 +78,13 @@ fn command_place(words: &[OsString]) -> Option<usize> {
     let may_begin = |at: &usize| !is_option(&words[*at]) && reads(&with(words, *at, "--"));
     let mut places = places(words).filter(may_begin);
     let first = places.next()?;
-    // Several names may stand before COMMAND. If no word is a program, only one does.
+    // Several names may precede COMMAND. If no word is a program, there is only one name.
     let mut all = std::iter::once(first).chain(places);
     let program = all.find(|at| is_program(&words[*at]));
     program.or_else(|| (!is_program(&words[first - 1])).then_some(first))
 }
 
-/// Adds a NAME before the `--`: that of COMMAND's program, or of the script that a shell is to run.
+/// Inserts a NAME before the `--`, taken from COMMAND's program, or from the script that a shell runs.
 fn with_name(words: &[OsString]) -> Option<Vec<OsString>> {
     let at = dashes(words).filter(|_| is_run(words) && !reads(words))?;
     let mut command = words[at + 1..].iter().filter(|word| !is_shell(word));
@@ -95,10 +95,10 @@ fn with_name(words: &[OsString]) -> Option<Vec<OsString>> {
     Some(with(words, at, name.unwrap_or("job"))).filter(|meant| reads(meant))
 }
 
-/// Most words that are tried, each by clap.
+/// Largest number of words to try, because clap reads a whole line for each.
 const MOST_WORDS: usize = 20;
 
-/// Returns the places of words before the `--`, at which one may be missing.
+/// Returns the indices at which a word may be missing: those up to the `--`.
 fn places(words: &[OsString]) -> Range<usize> {
     let end = dashes(words).map_or(words.len(), |at| at + 1);
     0..end.min(MOST_WORDS)
@@ -108,12 +108,12 @@ fn dashes(words: &[OsString]) -> Option<usize> {
     words.iter().position(|word| word == "--")
 }
 
-/// Returns the words with another among them, at that place.
+/// Returns the words with another one inserted at an index.
 fn with(words: &[OsString], at: usize, added: &str) -> Vec<OsString> {
     [&words[..at], &[added.into()], &words[at..]].concat()
 }
 
-/// Returns true if clap takes these words for a command, or for options in front of one.
+/// Returns true if clap accepts these words as a command line.
 pub(super) fn reads(words: &[OsString]) -> bool {
     typed::read(words).is_ok()
 }
@@ -126,7 +126,7 @@ fn is_option(word: &OsString) -> bool {
     word.len() > 1 && word.as_bytes()[0] == b'-'
 }
 
-/// Returns true if this can be executed.
+/// Returns true if this word names an executable file.
 fn is_program(word: &OsStr) -> bool {
     program_path(word).is_some()
 }

@@ -1,4 +1,4 @@
-//! `redlock extend`: a job checks that it still holds its locks, and extends them.
+//! `redlock extend`: checks that a job still holds its locks, and extends their leases.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::decide::exit::Exit;
 use crate::protocol::{Claim, LeaseState};
 use crate::report;
 
-/// An answer that takes no longer than this is no reason to ask for more.
+/// Longest duration of a request that needs no repetition with more time.
 const NEGLIGIBLE: Duration = Duration::from_millis(20);
 
-/// Checks that the locks are this job's, and makes them last at least as long as was asked for.
+/// Checks that the locks belong to this job, and extends their leases to at least the requested time.
 pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     settings.replicate()?;
     let claims = match job::claims(&options.ours, settings)? {
@@ -35,7 +35,7 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
             let sent = now();
             let states = Claim::extend_all(&claims, &mut client, more)?;
             let took = now().since(sent);
-            // Time that has passed before the answer came isn't left of the lease any more.
+            // Adds the time that the answer took, because the lease has become shorter by that.
             if took > NEGLIGIBLE {
                 Claim::extend_all(&claims, &mut client, (more + took * 2).min(cli::LONGEST))?
             } else {

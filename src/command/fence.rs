@@ -1,5 +1,4 @@
-//! `redlock fence`: a file that keeps the largest fencing token it has seen, and refuses smaller ones. Needs no
-//! Redis.
+//! `redlock fence`: keeps the largest fencing token so far in a file, and refuses smaller ones. Needs no Redis.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -18,12 +17,12 @@ use crate::config::BadConfig;
 use crate::decide::exit::Exit;
 use crate::variables::FENCE;
 
-/// Number of tries to lock FILE, and the pause between two of them: ten seconds together. Each process holds the lock for
-/// two writes to the disk, so that only a process that has nothing to do with fences, or whose disk hangs, holds it that long.
+/// Number of tries to lock FILE, and the pause between them: 10 s in all. A `redlock fence` locks the file
+/// only for two disk writes. So 10 s mean a hung disk, or a program that has nothing to do with fences.
 const TRIES: u32 = 1000;
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// Raises the file to our number, unless it holds a larger one.
+/// Writes this job's number to the file, unless the file contains a larger one.
 pub fn fence(options: &cli::Fence) -> Result<Exit> {
     let ours = options.number.map_or_else(from_environment, Ok)?;
     let path = options.file.display();
@@ -42,11 +41,11 @@ pub fn fence(options: &cli::Fence) -> Result<Exit> {
 fn raise(file: &Path, ours: u64) -> Result<Exit> {
     let (path, locked) = (file.display(), open(file)?);
     let mut bytes = Vec::new();
-    // More than a number has; a large file isn't a fence file.
+    // Reads more bytes than any number has, so that a large file isn't mistaken for a fence file.
     let read = (&*locked).take(100).read_to_end(&mut bytes);
     read.with_context(|| format!("can't read {path}"))?;
     if bytes.is_empty() {
-        // Before the first number, so that no file with a number in it is lost in a crash.
+        // Done before the first number is written, so that a crash can't lose a file with a number in it.
         sync_directory(file, &locked)
             .with_context(|| format!("can't write the directory of {path}"))?;
     }
@@ -63,16 +62,16 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Writes our number, if the file has a smaller one, to the disk.
+/// Writes this job's number if the one in the file is smaller. Then syncs the file to disk.
 fn write(file: &File, ours: u64, seen: u64) -> io::Result<()> {
     if ours > seen {
-        // A single write over the old number, which has no more digits unless somebody wrote it by hand: a process
-        // that dies here leaves the old number or the new one.
+        // Overwrites the old number in a single write, so that a crash here leaves the old number or
+        // the new one. The new number has at least as many digits, unless the file was edited by hand.
         let text = format!("{ours}\n");
         file.write_all_at(text.as_bytes(), 0)?;
         file.set_len(text.len() as u64)?;
     }
-    // Also a number that was there: the process that wrote it may not have come this far.
+    // Syncs an equal number as well, because the process that wrote it may not have synced it.
     file.sync_data()
 }
 
@@ -86,12 +85,12 @@ fn from_environment() -> Result<u64> {
     refuse(Exit::Usage, why)
 }
 
-/// Opens the file, creates it if it is missing, and waits for the lock on it.
+/// Opens the file, and waits for the lock on it. Creates the file if it is missing.
 fn open(path: &Path) -> Result<Flock<File>> {
     let shown = path.display();
     let failed = || format!("can't lock {shown}");
     for _ in 0..TRIES {
-        // Opening a device may do something to it.
+        // Checked before the file is opened, because opening a device may affect it.
         let before = metadata(path).with_context(failed)?;
         if let Some(other) = &before {
             require_file(path, other)?;
@@ -99,10 +98,10 @@ fn open(path: &Path) -> Result<Flock<File>> {
         let opened = OpenOptions::new()
             .read(true)
             .write(true)
-            // In a directory like /tmp, the kernel refuses to "create" a file that is there and another user's.
+            // In a directory like /tmp, the kernel refuses O_CREAT for an existing file of another user.
             .create(before.is_none())
             .truncate(false)
-            // If the path leads to something else by now, that must not hold redlock up, or become its terminal.
+            // The path may lead to something else by now, which must not block redlock or become its terminal.
             .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW)
             .open(path);
         let file = match opened {
@@ -115,7 +114,7 @@ fn open(path: &Path) -> Result<Flock<File>> {
             Err((_, Errno::EWOULDBLOCK)) => None,
             locked => Some(locked.map_err(|(_, errno)| errno).with_context(failed)?),
         };
-        // Another process may have replaced the file meanwhile: runs that come now look at the new one.
+        // Another process may have replaced the file meanwhile, so later runs would use the new one.
         let there = metadata(path).with_context(failed)?;
         let is_same = there.is_some_and(|it| (it.dev(), it.ino()) == (ours.dev(), ours.ino()));
         if let Some(locked) = locked.filter(|_| is_same) {
@@ -129,7 +128,7 @@ fn open(path: &Path) -> Result<Flock<File>> {
     refuse(Exit::Busy(cli::BUSY), line)
 }
 
-/// Returns what is at a path, if anything is.
+/// Returns the metadata of a path, if it exists. Doesn't follow links.
 fn metadata(path: &Path) -> io::Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -137,7 +136,7 @@ fn metadata(path: &Path) -> io::Result<Option<Metadata>> {
     }
 }
 
-/// Refuses anything but a regular file: another user may lead a link elsewhere.
+/// Refuses everything except a regular file, because another user may redirect a link.
 fn require_file(path: &Path, metadata: &Metadata) -> Result<(), BadConfig> {
     if metadata.is_file() {
         return Ok(());
@@ -148,13 +147,13 @@ fn require_file(path: &Path, metadata: &Metadata) -> Result<(), BadConfig> {
     )))
 }
 
-/// Has the name of a new file outlive a crash of the machine.
+/// Syncs the directory, so that a new file's name survives a crash of the machine.
 fn sync_directory(path: &Path, file: &File) -> io::Result<()> {
-    // A symbolic link may lead to another directory.
+    // The path may contain a symbolic link to another directory.
     let path = fs::canonicalize(path)?;
     let directory = path.parent().unwrap_or(Path::new("/"));
     match File::open(directory).and_then(|directory| directory.sync_all()) {
-        // Not every file system syncs directories, and not every user who may write one may open it.
+        // Some file systems can't sync directories, and a user may be able to write a directory without reading it.
         Err(error)
             if error.kind() == ErrorKind::PermissionDenied
                 || error.raw_os_error() == Some(libc::EINVAL) =>
@@ -165,7 +164,7 @@ fn sync_directory(path: &Path, file: &File) -> io::Result<()> {
     }
 }
 
-/// Returns the number in a fence file, 0 for an empty one; `None` if it isn't a fence file.
+/// Returns the number in a fence file, and 0 for an empty one. Returns `None` if this isn't a fence file.
 fn number_in(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() {
         return Some(0);

@@ -1,4 +1,4 @@
-//! `redlock freeze` and `redlock thaw`: let the holder finish, and admit no other run.
+//! `redlock freeze` and `redlock thaw`: freezing lets the holder finish, and admits no other run.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use crate::duration;
 use crate::protocol::{Busy, Client, FreezeReply, Inspected, Name, Who};
 use crate::report;
 
-/// Admits no new holder.
+/// Freezes locks, so that they get no new holder.
 pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
     let who = own_request(settings, Some(&options.reason));
     let mut client = settings.locks.open()?;
     if !options.new {
-        let found = settings.locks.inspect(&mut client, &names)?;
-        if let Some(line) = mistaken(&found, &mut client, &settings.locks)? {
+        let inspected = settings.locks.inspect(&mut client, &names)?;
+        if let Some(line) = mistaken(&inspected, &mut client, &settings.locks)? {
             let line = format!("{line} (nothing is frozen; --new freezes it)");
             return refuse(Exit::NeverUsed, line);
         }
@@ -47,11 +47,11 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Returns once none of the locks has a holder, or once their freeze by `who` has ended.
+/// Waits until no lock has a holder. Fails if this freeze by `who` ends first.
 fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Result<Exit> {
     let mut looks = Looks::new(client, settings, names, now());
     loop {
-        // The server was reached before, so it may come back.
+        // Waits through an outage, because the server was reachable before.
         let answer = looks.ask(Duration::MAX)?;
         let is_ours = |by: &Who| by.pid == who.pid && by.host == who.host;
         let goes_on = |lock: &&Inspected| lock.frozen.as_ref().is_some_and(|it| is_ours(&it.who));
@@ -68,7 +68,7 @@ fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Resu
             report::status_line(None);
             return Ok(Exit::Success);
         };
-        // The freeze isn't what this waits for.
+        // Hides the freeze from the message, because this command doesn't wait for it.
         let busy = Busy {
             frozen: None,
             ..busy
@@ -84,7 +84,7 @@ fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Resu
     }
 }
 
-/// Returns the message that a lock is frozen, for how long, and who may still hold it.
+/// Returns the message about a frozen lock: for how long, and who may still hold it.
 fn frozen_line(name: &Name, settings: &Settings, lasting: Duration, reply: &FreezeReply) -> String {
     let at = report::at_server(&settings.locks);
     let thaw = report::typed(&["thaw"], name);
@@ -98,7 +98,7 @@ fn frozen_line(name: &Name, settings: &Settings, lasting: Duration, reply: &Free
     format!("lock \"{name}\"{at} is frozen until `{thaw}`, at most for {long}; {held}{before}")
 }
 
-/// Lets others in again.
+/// Ends the freeze of locks.
 pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
     let mut client = settings.locks.open()?;
@@ -122,8 +122,8 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
         }
     }
     if !others.is_empty() {
-        let found = settings.locks.inspect(&mut client, &others)?;
-        refuse_mistaken(&found, &mut client, &settings.locks)?;
+        let inspected = settings.locks.inspect(&mut client, &others)?;
+        refuse_mistaken(&inspected, &mut client, &settings.locks)?;
     }
     Ok(Exit::Success)
 }

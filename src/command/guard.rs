@@ -1,4 +1,4 @@
-//! `redlock guard`: run COMMAND under a lock that this job holds, where the run that holds it can't stop it.
+//! `redlock guard`: runs COMMAND under a lock that this job holds, if the run that holds it can't stop COMMAND.
 
 use std::path::Path;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     expect_no(acquisition::open(&mut holds.client, &sources.signals)?)?;
     let names: Vec<Name> = wanted.iter().map(|hold| hold.name.clone()).collect();
     let admitted = admit_all(&wanted, &who, kill_after, settings, &mut holds);
-    // A signal ends the guard, whatever became of the admission.
+    // A signal ends the guard, even if it has just been admitted.
     let signal = sources.signals.next_ending().map_err(Into::into);
     let exit = signal
         .and_then(expect_no)
@@ -85,7 +85,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     exit
 }
 
-/// Reads the value of `REDLOCK_HELD` from a file, or from the first line of standard input. Of that, COMMAND finds the rest.
+/// Reads the value of `REDLOCK_HELD` from a file or standard input. COMMAND can read the rest of standard input.
 fn held_in(path: &Path) -> Result<Vec<JobHold>> {
     let place = if path == Path::new("-") {
         "standard input".into()
@@ -101,7 +101,7 @@ fn held_in(path: &Path) -> Result<Vec<JobHold>> {
             refuse(Exit::Lost, format!("no lock to guard: {place} is empty"))
         }
         Some(held) => Ok(held),
-        // The text may contain a token.
+        // The message doesn't quote the text, because it may contain a token.
         None => refuse(
             Exit::Usage,
             format!("--held: {place} doesn't contain the value of {HELD}, which is NAME=TOKEN"),
@@ -109,7 +109,7 @@ fn held_in(path: &Path) -> Result<Vec<JobHold>> {
     }
 }
 
-/// Returns the holds that are to be guarded: those of `names`, or all. `around`: all that the job has.
+/// Returns the holds to guard: those of `names`, or all. `around` are the job's holds.
 fn wanted(mut names: Vec<Name>, around: &[JobHold]) -> Result<Vec<JobHold>> {
     if around.is_empty() {
         let line = format!(
@@ -123,12 +123,12 @@ fn wanted(mut names: Vec<Name>, around: &[JobHold]) -> Result<Vec<JobHold>> {
                 names.push(hold.name.clone());
             }
         }
-        // In the order of the run.
+        // Sorts the names in the order of the run.
         let order = environment::names().unwrap_or_default();
         names.sort_by_key(|name| order.split(' ').position(|other| other == name.as_str()));
     }
     let hold_of = |name: Name| {
-        // The innermost of two holds of a lock comes last.
+        // Searches backwards, because the innermost hold of a lock is the last.
         let mut holds = around.iter().rev();
         match holds.find(|hold| hold.name == name) {
             Some(hold) => Ok(hold.clone()),
@@ -143,7 +143,7 @@ fn wanted(mut names: Vec<Name>, around: &[JobHold]) -> Result<Vec<JobHold>> {
     names.into_iter().map(hold_of).collect()
 }
 
-/// Guards all locks. Returns true if any of them has slots.
+/// Adds a guard to each lock. Returns true if any lock has slots.
 fn admit_all(
     wanted: &[JobHold],
     who: &Who,
@@ -163,7 +163,7 @@ fn admit_all(
                 let terms = Terms {
                     ttl,
                     kill_after,
-                    // The server has taken it off.
+                    // The server has already subtracted the clock skew.
                     clock_skew: Duration::ZERO,
                 };
                 has_slots |= hold.limit.as_slots().is_some();
@@ -193,8 +193,8 @@ fn admit_all(
     Ok(has_slots)
 }
 
-/// Says that the work is over, so that the locks can be handed on. Where that fails, the guard's lease ends by itself: for
-/// all locks together it is worth no more than two tries, and less where one of these signals has asked us to end.
+/// Removes the guards, so that the locks can be handed over. If that fails, the guards' leases end by themselves.
+/// All locks together are worth no more than two tries, and less if a signal has asked redlock to end.
 fn leave_all(mut holds: HeldLocks, settings: &Settings, signals: &Signals) {
     let within = || {
         let _ = signals.next_ending();
@@ -204,14 +204,15 @@ fn leave_all(mut holds: HeldLocks, settings: &Settings, signals: &Signals) {
     let until = now() + holds.client.longest(2);
     while let Some(hold) = holds.all.pop() {
         let Some(guard) = hold.guard else { continue };
-        // What was sent frees the lock also when its answer isn't waited for. Half is for connecting, and half for the answer.
+        // A request that was sent frees the lock even if nobody waits for the
+        // answer. Half of the time is for connecting, and half for the answer.
         let leave = |client: &mut Client| {
             let left = until.since(now());
             let left = within().map_or(left, |within| left.min(within / 2));
             client.limit_to(left.max(acquisition::TO_SEND));
             guard.leave(client)
         };
-        // The first connection may be broken.
+        // The first connection may be broken, so a second try gets a new one.
         let left = leave(&mut holds.client).or_else(|_| leave(&mut holds.client));
         if let Err(error) = left {
             settings.verbosity.info(format_args!(

@@ -1,4 +1,4 @@
-//! The identity that others see: host, user, command.
+//! The identity that other clients see: host, user, command.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use crate::cli;
 use crate::config::Settings;
 use crate::protocol::Who;
 
-/// Who we are, to others. A name that the settings give stands in place of that of a CI job.
+/// Returns this process's identity for others. A name in the settings replaces the name of a CI job.
 pub(super) fn own_identity(settings: &Settings) -> Who {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let is_name = |name: &String| !name.trim().is_empty();
@@ -26,7 +26,7 @@ pub(super) fn own_identity(settings: &Settings) -> Who {
     }
 }
 
-/// Returns this process's identity, with a reason for what it changes.
+/// Returns this process's identity, with a reason for its request.
 pub(super) fn own_request(settings: &Settings, reason: Option<&str>) -> Who {
     Who {
         reason: masked(reason),
@@ -34,9 +34,9 @@ pub(super) fn own_request(settings: &Settings, reason: Option<&str>) -> Who {
     }
 }
 
-/// Returns the user, with the one who called sudo in front: `anna (root)`.
+/// Returns the user, preceded by the user who called sudo: `anna (root)`.
 fn user(variable: impl Fn(&str) -> Option<String>) -> String {
-    // The password database only if the environment has no name: reading it takes time.
+    // Reads the password database only if the environment has no name, because reading it takes time.
     let user = variable("USER")
         .or_else(|| variable("LOGNAME"))
         .or_else(|| {
@@ -50,7 +50,8 @@ fn user(variable: impl Fn(&str) -> Option<String>) -> String {
     }
 }
 
-/// The same with what we are about to do, as far as others may see it. `words` is the command.
+/// Returns this process's identity with the command that it will
+/// run, as far as others may see it. `words` is the command.
 pub(super) fn own_job<'a, W: Iterator<Item = Cow<'a, str>>>(
     options: &cli::AcquireOptions,
     settings: &Settings,
@@ -68,43 +69,43 @@ pub(super) fn own_job<'a, W: Iterator<Item = Cow<'a, str>>>(
     }
 }
 
-/// A text for others to see, without its secrets, and not endless.
+/// Removes secrets from a text that others will see, and shortens it.
 pub(super) fn masked(text: Option<&str>) -> Option<String> {
     let text = text?;
     let masked = privacy::masked(beginning(text, LOOKED_AT));
     if text.len() <= LOOKED_AT {
         return Some(masked);
     }
-    // The last word may be the beginning of a secret, by which it can't be known.
+    // Drops the last word, which may be the unrecognizable beginning of a secret.
     let end = masked.rfind(char::is_whitespace).unwrap_or(0);
     Some(format!("{}…", masked[..end].trim_end()))
 }
 
-/// How much of a text is looked at for secrets, in bytes; less of it is stored.
+/// Part of a text that is searched for secrets, in bytes. Less than this is stored.
 const LOOKED_AT: usize = 8000;
 
-/// At most so many bytes of a text.
+/// Returns the first `most` bytes of a text, or slightly fewer.
 fn beginning(text: &str, most: usize) -> &str {
     let mut ends = (0..=text.len().min(most)).rev();
     let end = ends.find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]
 }
 
-/// A program's name, without its directory.
+/// Returns a program's name without its directory.
 fn name_of(program: &str) -> String {
     program.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// The most of a command line that is stored for others to see, in bytes.
+/// Largest part of a command line that is stored for others, in bytes.
 const SHOWN: usize = 2000;
 
-/// The command for others to see: without its secrets, and not endless.
+/// Returns a command as others may see it: shortened, and without its secrets.
 pub(super) fn shortened<'a>(command: impl Iterator<Item = Cow<'a, str>>) -> Vec<String> {
     let mut room = SHOWN;
     let mut words = Vec::new();
     let mut secrets = privacy::Words::default();
     for word in command {
-        // What is behind that is not shown, so it isn't looked at either.
+        // The rest isn't shown, so it isn't searched either.
         let shown = beginning(&word, SHOWN);
         let has_more = shown.len() < word.len();
         let masked = secrets.masked(shown);
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn a_long_text_is_cut_before_it_is_masked_and_not_within_a_secret() {
         for part in ["a://b:", "a=\"", "--password-command \"echo ", "-p 'a "] {
-            // All of it would take minutes.
+            // Masking the whole text would take minutes.
             let shown = masked(Some(&part.repeat(20_000))).unwrap();
             assert!(shown.len() <= LOOKED_AT && shown.ends_with('…'), "{shown}");
         }

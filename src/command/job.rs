@@ -1,4 +1,4 @@
-//! The locks of this process's job, by its environment.
+//! The locks of the job that this process belongs to, according to its environment.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ use crate::protocol::{Claim, Name, Token};
 use crate::reason::reason;
 use crate::supervise::environment;
 
-/// Refusal of a command that doesn't know which lock is meant.
+/// Error if neither a lock's name nor a job is given.
 pub(super) const NO_NAME: &str = "no lock NAME given, and $REDLOCK_NAME is not set";
 
-/// Returns the locks that are meant, the one of that name or all of the run that we are in; or the name of one whose token
-/// isn't known.
+/// Returns the named lock, or all locks of the surrounding run.
+/// Returns a lock's name as the error if its token is unknown.
 pub(super) fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Result<Vec<Claim>, Name>> {
     let of_run = environment::names().unwrap_or_default();
     let of_run: Vec<&str> = of_run.split_whitespace().collect();
@@ -32,7 +32,7 @@ pub(super) fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Result<
     let given = ours.token_file.as_deref().map(token_from).transpose()?;
     let around = environment::inherited();
     let claim = |name: Name| -> Result<Claim, Name> {
-        // The innermost comes last.
+        // Searches backwards, because the innermost hold is the last.
         let outer = around.iter().rev().find(|hold| hold.name == name);
         let token = given
             .clone()
@@ -44,7 +44,7 @@ pub(super) fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Result<
     Ok(names.into_iter().map(claim).collect())
 }
 
-/// The token that a file holds.
+/// Reads a token from a file.
 fn token_from(path: &Path) -> Result<Token> {
     let text = file::read_or_input(path).map_err(|error| {
         let (path, reason) = (path.display(), reason(&error));

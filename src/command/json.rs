@@ -1,5 +1,5 @@
-//! JSON for programs, written field by field: the one serializer of `status` and `history`. The names are part of the
-//! contract.
+//! JSON for programs, written field by field: `status` and `history`
+//! share this serializer. The field names are part of the contract.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::protocol::Who;
 use crate::report::{escaped_json, print};
 
-/// An object that is being written: its fields so far.
+/// A JSON object under construction: the text of its fields so far.
 #[derive(Debug, Default)]
 pub struct Object(String);
 
@@ -20,25 +20,26 @@ impl Object {
     }
 
     pub fn field(&mut self, key: &str, value: impl Serialize) {
-        // Memory takes everything.
+        // Writing to memory can't fail.
         let value = serde_json::to_string(&value).unwrap_or_default();
         self.text(key, &value);
     }
 
-    /// Writes an object in the object, or null.
+    /// Adds an object as a field; null if there is none.
     pub fn object(&mut self, key: &str, object: Option<Self>) {
         let text = object.map_or("null".into(), |object| object.to_string());
         self.text(key, &text);
     }
 
-    /// Writes an array of objects.
+    /// Adds an array of objects as a field.
     pub fn list(&mut self, key: &str, objects: impl Iterator<Item = Self>) {
         self.text(key, "[");
         append(&mut self.0, objects);
         self.0.push(']');
     }
 
-    /// Writes a client; without the command and the link of one that has only acted on the lock.
+    /// Adds the fields of a client. The command and the link are
+    /// left out for a client that has only acted on the lock.
     pub fn client(&mut self, who: Option<&Who>, has_command: bool, has_link: bool) {
         if let Some(name) = who.and_then(|who| who.known_as.as_ref()) {
             self.field("who", name);
@@ -69,10 +70,10 @@ fn append(text: &mut String, objects: impl Iterator<Item = Object>) {
     }
 }
 
-/// Number of objects that are printed at once.
+/// Number of objects to print at once.
 const PART: usize = 500;
 
-/// Prints an array of objects in parts, as it may be long. Returns false if the reader has gone away.
+/// Prints an array of objects in parts, because it may be long. Returns false if the reader has gone away.
 pub fn print_array<T>(items: &[T], object: impl Fn(&T) -> Object) -> io::Result<bool> {
     let mut start = "[";
     for part in items.chunks(PART) {

@@ -1,5 +1,5 @@
-//! Repeated looks at locks, for `redlock freeze --drain` and `redlock stop`, through an outage of a server that was reached
-//! before.
+//! Repeated inspection of locks, for `redlock freeze --drain` and `redlock stop`.
+//! Continues through an outage if the server was reachable before.
 
 use std::thread;
 use std::time::Duration;
@@ -12,16 +12,17 @@ use crate::decide::wait::{Outage, ProgressSchedule};
 use crate::protocol::{Client, Error, Inspected, Name};
 use crate::report;
 
-/// Pause between looks: a person waits, and Redis doesn't report that one of several holders has left.
+/// Pause between inspections. Short because a person is waiting, and
+/// because Redis doesn't report that one of several holders has left.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The looks of one command.
+/// The inspections of a command.
 pub struct Looks<'a> {
     pub client: Client,
     settings: &'a Settings,
     names: &'a [Name],
     progress: ProgressSchedule,
-    /// Since when the server fails.
+    /// Start of the server's outage, and its details.
     outage: Option<(Moment, Outage)>,
 }
 
@@ -36,17 +37,17 @@ impl<'a> Looks<'a> {
         }
     }
 
-    /// Returns the next answer. Keeps asking a server that may come back, until it has failed for as long as `patience`.
+    /// Returns the state of the locks. During an outage, asks again until the outage has lasted for `patience`.
     pub fn ask(&mut self, patience: Duration) -> Result<Vec<Inspected>> {
         loop {
             let at = now();
             let error = match self.look() {
-                Ok(found) => {
+                Ok(locks) => {
                     let outage = self.outage.take();
                     if outage.is_some_and(|(_, outage)| outage.was_shown()) {
                         self.settings.verbosity.answers_again();
                     }
-                    return Ok(found);
+                    return Ok(locks);
                 }
                 Err(error) => error,
             };
@@ -75,8 +76,8 @@ impl<'a> Looks<'a> {
         self.settings.locks.inspect(&mut self.client, self.names)
     }
 
-    /// Waits until the next look. Shows a line before that if one is due for this holder, of a lock that is blocked since
-    /// then, if it is.
+    /// Waits until the next inspection. Before that, shows a line if one is due
+    /// for this holder; `blocked` is the time since which the lock is blocked.
     pub fn pause(&mut self, holder: &str, blocked: Option<u64>, line: impl FnOnce() -> String) {
         let at = now();
         if self.progress.is_due_for(holder, blocked, at) {

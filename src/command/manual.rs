@@ -1,4 +1,4 @@
-//! `redlock help`: the pages that packages install as files, for those who have the binary alone.
+//! `redlock help`: shows the manual's pages to users who have only the binary.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Seek, Write};
@@ -14,15 +14,15 @@ use crate::cli;
 use crate::decide::exit::Exit;
 use crate::{report, sys, typed};
 
-// The file names and texts of all pages: `PAGES`.
+// Defines `PAGES`, the file names and texts of all pages.
 include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 
-/// Shows a page: on a terminal through man, or if that isn't installed, through the pager.
+/// Shows a page. On a terminal uses man, or the pager if man isn't installed.
 pub fn help(options: &cli::Help) -> Result<Exit> {
     let Some(name) = options.page.as_deref() else {
         return print_help(None, true);
     };
-    // A command may have another name.
+    // The name may be an alias of a command.
     let command = typed::command(&[name.into()]);
     let wanted = short(command.as_deref().unwrap_or(name));
     let Some((_, page)) = PAGES.iter().find(|(file, _)| short(file) == wanted) else {
@@ -34,7 +34,7 @@ pub fn help(options: &cli::Help) -> Result<Exit> {
     };
     let text = report::plain(page);
     if io::stdout().is_terminal() && !report::is_dumb() {
-        // These come back only if the program isn't installed.
+        // These calls return only if the program can't be started.
         become_reader(&["man", "-l", "-"], page);
         become_reader(&["sh", "-c", "${PAGER:-less} 2>/dev/null || cat"], &text);
     }
@@ -42,12 +42,12 @@ pub fn help(options: &cli::Help) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// What is typed for each page.
+/// Returns the names of the pages, as users type them.
 pub(super) fn pages() -> impl Iterator<Item = &'static str> {
     PAGES.iter().map(|(file, _)| short(file))
 }
 
-/// Becomes a program that reads this text from its standard input. Returns only if that fails.
+/// Replaces this process by a program that reads this text from its standard input. Returns only if that fails.
 fn become_reader(words: &[&str], text: &str) {
     let Ok(file) = memfd_create(c"redlock", MFdFlags::MFD_CLOEXEC) else {
         return;
@@ -59,7 +59,7 @@ fn become_reader(words: &[&str], text: &str) {
     }
 }
 
-/// Returns what is typed for a page: `run` for `run`, `redlock-run` or `redlock-run.1`.
+/// Returns the short name of a page: `run` for `run`, `redlock-run` or `redlock-run.1`.
 fn short(file: &str) -> &str {
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);
     stem.strip_prefix("redlock-").unwrap_or(stem)

@@ -1,6 +1,6 @@
-//! Answers a command line that clap didn't take for a command: help on stdout, and a mistake as one line on stderr.
-//! That is clap's own line, except where the words show more: the line to type, or the habits of another tool. It
-//! never repeats a URL.
+//! Answers to command lines that clap rejects: help goes to stdout, and a mistake
+//! is a line on stderr. The line is clap's own, unless the words suggest more:
+//! the line to type, or another tool's usage. An answer never repeats a URL.
 
 use std::ffi::OsString;
 
@@ -15,7 +15,7 @@ use crate::decide::exit::Exit;
 use crate::report;
 use crate::typed;
 
-/// Answers words that clap didn't take for a command: help on stdout, a mistake in a line on stderr.
+/// Answers a command line that clap rejects: prints help to stdout, or the mistake to stderr.
 pub fn usage(error: &clap::Error, words: &[OsString]) -> Result<Exit> {
     if error.kind() == ErrorKind::DisplayHelp {
         let mut before_dashes = words.iter().take_while(|word| *word != "--");
@@ -30,7 +30,7 @@ pub fn usage(error: &clap::Error, words: &[OsString]) -> Result<Exit> {
     Ok(Exit::Usage)
 }
 
-/// Prints the help of a command, or of redlock.
+/// Prints the help of a command, or of redlock itself.
 pub(super) fn print_help(command: Option<&str>, at_length: bool) -> Result<Exit> {
     let mut all = cli::documented();
     let shown = match command {
@@ -45,8 +45,8 @@ pub(super) fn print_help(command: Option<&str>, at_length: bool) -> Result<Exit>
     Ok(Exit::Success)
 }
 
-/// Returns what `-h` prints: the usage, and each option with its first line. (clap would put all help below the options if
-/// one of them needs two lines.)
+/// Returns the output of `-h`: the usage, and each option with the first line of its
+/// help. (clap would put all help below the options if one option needs two lines.)
 fn short_help(command: &mut clap::Command) -> String {
     let text = |styled: Option<&StyledStr>| styled.map(ToString::to_string).unwrap_or_default();
     let shown = command.get_arguments().filter(|argument| {
@@ -78,16 +78,16 @@ fn short_help(command: &mut clap::Command) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Width of a terminal that help is written for, in columns.
+/// Width of the terminal that help is written for, in columns.
 const COLUMNS: usize = 80;
 
-/// The mistake of giving no command at all.
+/// Reports that no command was given.
 pub fn no_command() -> Exit {
     report::error("no command given; try `redlock run NAME -- COMMAND` or see redlock -h");
     Exit::Usage
 }
 
-/// Returns the sentence for what was typed wrong.
+/// Returns the error message for a mistake.
 fn mistake(error: &clap::Error, words: &[OsString]) -> String {
     let name = typed::command(words);
     let what = match error.kind() {
@@ -111,21 +111,22 @@ fn mistake(error: &clap::Error, words: &[OsString]) -> String {
     {
         return line;
     }
-    // The command's help doesn't explain a mistake in front of its name.
+    // A mistake in front of the command's name isn't explained in the command's help.
     let is_command = |word: &OsString| typed::command(std::slice::from_ref(word)).is_some();
     let at = words.iter().position(is_command).unwrap_or_default();
     let what = what.unwrap_or_else(|| first_line(error));
     with_help(&what, name.as_deref().filter(|_| reads(&words[..at])))
 }
 
-/// Returns true if a word is nearly a command. Of all commands only run has a `--`, and a lock has any name.
+/// Returns true if a word is probably a mistyped command. On a line
+/// with a `--`, only `run` is: any other word may be a lock's name.
 fn is_typo(error: &clap::Error, words: &[OsString]) -> bool {
     let meant = typed::context(error, ContextKind::SuggestedSubcommand).pop();
     meant.is_some_and(|name| name == "run" || !words.iter().any(|word| word == "--"))
 }
 
-/// clap's line, with the nearest of the names that it suggests. A URL may contain a password: of a line with one, only
-/// the kind is said.
+/// Returns clap's first line, with the most similar of the names that clap suggests. A
+/// URL may contain a password, so a line with one is reduced to the kind of the error.
 fn first_line(error: &clap::Error) -> String {
     let has_url = |(_, value): (_, &Context)| value.to_string().contains("://");
     let text = error.to_string();
@@ -145,7 +146,7 @@ fn first_line(error: &clap::Error) -> String {
     }
 }
 
-/// Commands and options of other programs, such as flock(1) and redis-cli(1), and earlier ones, with the replacement.
+/// Words of other programs, such as flock(1) and redis-cli(1), and of earlier versions, with their replacements.
 const OTHER_WORDS: &str = "\
 list show who info|redlock status
 why|redlock status NAME
@@ -194,14 +195,14 @@ resume unfreeze unpause uncordon unblock|redlock thaw
 --prefix --password-file --tls-ca --tls-cert --tls-key --sync --sync-timeout|put SETTING=VALUE in the environment or redlock.env
 --repair-ttl --history-size --on-lost --jitter --redis-timeout --who --show --hook|put SETTING=VALUE in the environment or redlock.env";
 
-/// Returns the replacement of a word that redlock doesn't have, if it is another program's.
+/// Returns the replacement of a word of another program, if redlock doesn't have that word.
 fn instead(word: &str) -> Option<&'static str> {
     let mut rows = OTHER_WORDS.lines().filter_map(|row| row.split_once('|'));
     let (_, instead) = rows.find(|(words, _)| words.split(' ').any(|other| other == word))?;
     Some(instead)
 }
 
-/// Returns the sentence for an option that redlock doesn't have, if it is another program's or that of a setting.
+/// Returns the message about an option that redlock doesn't have, if it belongs to another program or is a setting.
 fn other_option(option: &str) -> Option<String> {
     let setting = option.replace("--", "REDLOCK_").replace('-', "_");
     let instead = instead(option)?.replace("SETTING", &setting.to_uppercase());
@@ -218,18 +219,18 @@ mod tests {
         mistake(&error, &words)
     }
 
-    /// Checks a transcript: each command line is followed by what is said to it, of which `…` stands for the rest. Words that
-    /// contain spaces are separated by `|`.
+    /// Checks a transcript: each command line is followed by its answer; a
+    /// final `…` stands for any text. `|` separates words that contain spaces.
     #[track_caller]
     fn assert_said(transcript: &str) {
         let lines: Vec<&str> = transcript.trim().lines().map(str::trim).collect();
         for pair in lines.chunks(2) {
             let (line, expected) = (pair[0].strip_prefix("$ ").unwrap(), pair[1]);
             let separator = if line.contains('|') { '|' } else { ' ' };
-            let said = said(&line.split(separator).collect::<Vec<_>>());
+            let answer = said(&line.split(separator).collect::<Vec<_>>());
             match expected.strip_suffix('…') {
-                Some(begin) => assert!(said.starts_with(begin), "{line}: {said}"),
-                None => assert_eq!(said, expected, "{line}"),
+                Some(begin) => assert!(answer.starts_with(begin), "{line}: {answer}"),
+                None => assert_eq!(answer, expected, "{line}"),
             }
         }
     }
@@ -392,7 +393,7 @@ mod tests {
             no option -F: leave it out, as redlock has to stay to renew the lock; see redlock run -h
             ",
         );
-        // A word before the `--` is a name, and a shell may be one without its -c.
+        // A word before the `--` is a name. Even a shell may be one, unless its -c follows.
         for line in [
             &["run", "-t", "0", "d", "--", "true"][..],
             &["run", "sh", "--", "true"],

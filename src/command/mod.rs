@@ -1,4 +1,5 @@
-//! The commands, one file each, and what they share: our own identity, usage errors, and lines as they were meant.
+//! The subcommands, a module each, and their shared parts: this
+//! process's identity, usage errors, and corrected command lines.
 
 mod acquire;
 mod acquisition;
@@ -50,7 +51,7 @@ pub use self::stop::stop;
 pub use self::usage::fail;
 pub use self::version::version;
 
-/// Adds this `--url`, without its password, to each line that a message gives to type.
+/// Adds this `--url`, without its password, to all commands that messages suggest.
 pub fn remember_url(url: &str) {
     report::remember_url(privacy::masked_url(url));
 }

@@ -1,4 +1,4 @@
-//! Names that no run has ever used, and the names that were probably meant instead.
+//! Names that no run has ever used, and the names that the user probably meant.
 
 use anyhow::Result;
 
@@ -8,24 +8,24 @@ use crate::pattern::{natural_cmp, nearest};
 use crate::protocol::{Client, Error, Inspected, Locks, Name, Record, Which};
 use crate::report;
 
-/// Of locks that were looked at, the first that was never used and whose name is nearly that of one that was; the message.
+/// Returns a message about the first lock that was never used but whose name is similar to a used one.
 ///
 /// # Errors
-/// That of a server that can't be reached. Where it doesn't let us list the names, none is near.
+/// Fails if the server can't be reached. If it forbids listing names, no name counts as similar.
 pub(super) fn mistaken<'a>(
-    found: impl IntoIterator<Item = &'a Inspected>,
+    states: impl IntoIterator<Item = &'a Inspected>,
     client: &mut Client,
     locks: &Locks,
 ) -> Result<Option<String>> {
-    let mut unused = found.into_iter().filter(|lock| is_unused(lock)).peekable();
+    let mut unused = states.into_iter().filter(|lock| is_unused(lock)).peekable();
     if unused.peek().is_none() {
         return Ok(None);
     }
-    let known = known_names(client, locks)?;
+    let names = known_names(client, locks)?;
     let at = report::at_server(locks);
     Ok(unused.find_map(|lock| {
         let name = lock.name.as_str();
-        let meant = meant(name, known.iter().map(Name::as_str))?;
+        let meant = meant(name, names.iter().map(Name::as_str))?;
         Some(format!(
             "lock \"{name}\"{at} was never used; did you mean {}?",
             report::quote(meant)
@@ -38,11 +38,11 @@ pub(super) fn mistaken<'a>(
 /// # Errors
 /// As [`mistaken`], or the refusal.
 pub(super) fn refuse_mistaken<'a>(
-    found: impl IntoIterator<Item = &'a Inspected>,
+    states: impl IntoIterator<Item = &'a Inspected>,
     client: &mut Client,
     locks: &Locks,
 ) -> Result<()> {
-    match mistaken(found, client, locks)? {
+    match mistaken(states, client, locks)? {
         Some(line) => refuse(Exit::NeverUsed, line),
         None => Ok(()),
     }
@@ -51,7 +51,7 @@ pub(super) fn refuse_mistaken<'a>(
 /// Returns all names that were used.
 ///
 /// # Errors
-/// The server can't be reached. If it doesn't let redlock list the names, there are none.
+/// Fails if the server can't be reached. If it forbids listing names, there are none.
 pub(super) fn known_names(client: &mut Client, locks: &Locks) -> Result<Vec<Name>, Error> {
     match locks.names(client, Which::All) {
         Err(error) if !error.kind.is_unreachable() => Ok(Vec::new()),
@@ -59,12 +59,12 @@ pub(super) fn known_names(client: &mut Client, locks: &Locks) -> Result<Vec<Name
     }
 }
 
-/// Whether nothing is known of it: it is no lock that anybody has used within 60 days.
+/// Returns true if the server knows nothing about the lock, because nobody has used it within 60 days.
 pub(super) fn is_unused(lock: &Inspected) -> bool {
     lock.fence.is_none() && lock.is_idle() && lock.record == Record::default()
 }
 
-/// Returns the names that contain this name or differ from it by a typo, in the order of people.
+/// Returns the names that contain this name or differ from it by a typo, in natural order.
 pub(super) fn similar<'a>(name: &str, known: &'a [Name]) -> Vec<&'a str> {
     let all = || {
         known
@@ -81,11 +81,11 @@ pub(super) fn similar<'a>(name: &str, known: &'a [Name]) -> Vec<&'a str> {
     similar
 }
 
-/// Most names that are offered.
+/// Largest number of names to suggest.
 const MOST: usize = 5;
 
-/// Returns the name that was probably meant. A name that differs only in its numbers is another lock's, and a short name
-/// is near to many.
+/// Returns the name that the user probably meant. A name with other
+/// numbers is another lock's, and a short name is similar to too many.
 pub(super) fn meant<'a>(
     name: &str,
     known: impl Iterator<Item = &'a str> + Clone,
@@ -101,7 +101,7 @@ pub(super) fn meant<'a>(
     in_other_case.or_else(|| nearest(name, others))
 }
 
-/// Names with fewer letters are short.
+/// Number of letters below which a name is short.
 const SHORT: usize = 4;
 
 #[cfg(test)]
@@ -110,21 +110,21 @@ mod tests {
 
     #[test]
     fn names_that_contain_a_name_or_are_nearly_the_same_are_similar() {
-        let known = "nightly-report report-10 report-2 resport deploy report".split(' ');
-        let known: Vec<Name> = known.map(|name| name.parse().unwrap()).collect();
+        let names = "nightly-report report-10 report-2 resport deploy report".split(' ');
+        let names: Vec<Name> = names.map(|name| name.parse().unwrap()).collect();
         for (name, expected) in [
             ("report", "nightly-report report-2 report-10 resport"),
             ("deploi", "deploy"),
             ("x", ""),
             ("backup", ""),
         ] {
-            assert_eq!(similar(name, &known).join(" "), expected, "{name}");
+            assert_eq!(similar(name, &names).join(" "), expected, "{name}");
         }
     }
 
     #[test]
     fn a_name_with_another_letter_is_a_mistake_and_one_with_another_number_is_not() {
-        let known = ["deploy", "web-1", "job", "backup:nightly"];
+        let names = ["deploy", "web-1", "job", "backup:nightly"];
         for (name, expected) in [
             ("deploi", Some("deploy")),
             ("depoly", Some("deploy")),
@@ -137,7 +137,7 @@ mod tests {
             ("jab", None),
             ("release", None),
         ] {
-            assert_eq!(meant(name, known.into_iter()), expected, "{name}");
+            assert_eq!(meant(name, names.into_iter()), expected, "{name}");
         }
     }
 }

@@ -1,11 +1,12 @@
-//! Masks secrets before anything is stored for others to see. Pure.
+//! Masks secrets in everything that is stored for others to see. Pure.
 //!
-//! A secret is known by the name before it (`--api-key x`, `DB_PASSWORD=x`, `Authorization: x`), as the password of a
-//! URL, or by its beginning (`ghp_`). A script isn't parsed: if a value may go on, too much is masked.
+//! A secret is recognized by the name before it (`--api-key x`, `DB_PASSWORD=x`,
+//! `Authorization: x`), as the password of a URL, or by its beginning (`ghp_`).
+//! Scripts aren't parsed: if it is unclear where a value ends, too much is masked.
 
 use std::ops::Range;
 
-/// Shown instead of a secret.
+/// Replacement of a secret.
 const MASK: &str = "***";
 
 /// Returns a text, or a script, without its secrets.
@@ -26,10 +27,10 @@ pub(in crate::command) fn masked(text: &str) -> String {
     safe + &text[copied..]
 }
 
-/// The words of a command line, one after the other.
+/// Masks the words of a command line, one after the other.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Words {
-    /// The word before was an option whose value is a secret.
+    /// The previous word was an option whose value is a secret.
     expects_secret: bool,
 }
 
@@ -40,7 +41,7 @@ impl Words {
         if std::mem::take(&mut self.expects_secret) && !is_option && !word.is_empty() {
             return MASK.to_owned();
         }
-        // The whole value, whatever characters it has, also in `--env=PASSWORD=x`.
+        // Masks the whole value, whatever characters it contains. Also recognizes `--env=PASSWORD=x`.
         let names = &word[..length_of(word, |c| is_name(c) || matches!(c, '=' | '.'))];
         let has_secret = |end: usize| is_secret(names[..end].rsplit('=').next().unwrap_or(""));
         let mut ends = names.match_indices('=').map(|(end, _)| end);
@@ -52,7 +53,7 @@ impl Words {
     }
 }
 
-/// Returns our own URL without its secrets, whatever characters these have.
+/// Returns redlock's own URL without its secrets, whatever characters they contain.
 pub(super) fn masked_url(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (login, place) = rest.rsplit_once('@').unwrap_or(("", rest));
@@ -64,8 +65,8 @@ pub(super) fn masked_url(url: &str) -> String {
     format!("{scheme}://{user}{sign}{place}{mask}")
 }
 
-/// Returns the secret that a text begins with, or that follows the name of this length with which it begins; with the text
-/// before that, which may have begun a quotation.
+/// Returns the position of the secret at the beginning of a text, or after the name at its beginning.
+/// `name` is the length of that name. `before` is the preceding text, which may have opened a quotation.
 fn secret_in(text: &str, name: usize, before: &str) -> Option<Range<usize>> {
     if let Some(length) = token_length(text) {
         return Some(0..length);
@@ -91,7 +92,7 @@ fn secret_in(text: &str, name: usize, before: &str) -> Option<Range<usize>> {
         let is_text = value.starts_with(' ') && lower != "auth";
         (is_field || is_header || is_text).then_some(())?;
         let value = value.trim_start();
-        // As long as its own quotation, its line, or the quotation that it is in.
+        // The value ends with its own quotation, with the line, or with the quotation around it.
         let outer = outer();
         let ends = |c: char| c == '\n' || Some(c) == outer;
         let length = quotation(value).or_else(|| value.find(ends));
@@ -101,7 +102,8 @@ fn secret_in(text: &str, name: usize, before: &str) -> Option<Range<usize>> {
     Some(start..start + length)
 }
 
-/// Returns the length of the value that a text begins with: one word, with its quotations; in an `outer` one, if any.
+/// Returns the length of the value at the beginning of a text: one word
+/// with its quotations. `outer` is the mark of a quotation around it.
 fn value_length(text: &str, outer: Option<char>) -> usize {
     let ends = |c: &char| c.is_whitespace() || ";|&()<>`".contains(*c);
     let mut at = 0;
@@ -116,26 +118,27 @@ fn value_length(text: &str, outer: Option<char>) -> usize {
     at
 }
 
-/// Returns the length of the quotation that a text begins with, if it does: up to the end of a text that is cut.
+/// Returns the length of the quotation at the beginning of a text, if
+/// there is one. An unclosed quotation extends to the end of the text.
 fn quotation(text: &str) -> Option<usize> {
     let mut marks = ["\\\"", "\"", "'"].into_iter();
     let mark = marks.find(|mark| text.starts_with(mark))?;
-    // In double quotation marks, a backslash takes the meaning of the next one.
+    // In double quotation marks, a backslash escapes the next mark.
     let closes = |end: &usize| mark != "\"" || !text[..=*end].ends_with('\\');
     let mut ends = text[mark.len()..].match_indices(mark).map(|(end, _)| end);
     let end = ends.find(closes);
     Some(end.map_or(text.len(), |end| end + 2 * mark.len()))
 }
 
-/// Returns the rest of a URL from its password on, or from its user if that may be a token, and the length of either.
-/// `rest` is what follows the scheme.
+/// Returns the rest of a URL from its password on, or from its user if that may
+/// be a token, and the secret's length. `rest` is the URL without its scheme.
 fn login<'a>(rest: &'a str, scheme: &str) -> Option<(&'a str, usize)> {
-    // A word of its own may have any characters.
+    // A URL that is a separate word may contain any characters.
     let is_script = rest.contains(char::is_whitespace);
     let ends = |c: char| c.is_whitespace() || is_script && "\"'<>`".contains(c);
     let url = rest.split(ends).next()?;
     let host = url.split(['/', '?', '#']).next()?;
-    // A password that isn't encoded may contain these. A number after the colon is a port.
+    // A password that isn't encoded may contain these characters. A number after the colon is a port.
     let is_port = |port: &str| port.bytes().all(|b| b.is_ascii_digit());
     let at = match host.rsplit_once(':') {
         Some((_, port)) if !is_port(port) && !host.contains('@') => url.rfind('@')?,
@@ -149,7 +152,7 @@ fn login<'a>(rest: &'a str, scheme: &str) -> Option<(&'a str, usize)> {
     Some((&rest[start..], at - start))
 }
 
-/// Returns the length of the token that begins here, if it is known by its first characters.
+/// Returns the length of the token at the beginning of a text, if its first characters are those of a known kind.
 fn token_length(text: &str) -> Option<usize> {
     PREFIXES.split(' ').find_map(|prefix| {
         let random = length_of(text.strip_prefix(prefix)?, |c| {
@@ -163,10 +166,10 @@ fn token_length(text: &str) -> Option<usize> {
 const PREFIXES: &str = "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- glrt- glptt- gldt- glcbt- glft- glsoat- glagent- xox xapp- AKIA ASIA hvs. hvb. hvr. sk-ant- \
     hooks.slack.com/services/ hooks.slack.com/workflows/ hooks.slack.com/triggers/ eyJ";
 
-/// Smallest number of characters that follow; fewer are no token.
+/// Smallest number of characters after such a beginning in a token.
 const RANDOM: usize = 10;
 
-/// Returns true if an option, a variable or a field of this name has a secret as its value.
+/// Returns true if an option, variable or field of this name contains a secret.
 fn is_secret(name: &str) -> bool {
     let lower = name.trim_start_matches('-').to_ascii_lowercase();
     let lower = lower.replace(['-', '.'], "_");
@@ -185,30 +188,30 @@ fn is_secret(name: &str) -> bool {
         && !matches!(name, "PWD" | "OLDPWD")
 }
 
-/// Parts of a name that name a secret if they are the whole part.
+/// Words that mean a secret if a part of a name consists of one.
 const WORDS: &str = "auth pass pwd sig";
 
-/// Ends of parts that name a secret, as in PGPASSWORD.
+/// Endings that mean a secret if a part of a name has one, as in PGPASSWORD.
 const ENDINGS: &str = "authorization password passwords passwd passphrase token secret secrets \
     credential credentials";
 
-/// Names, or parts of names, of keys and addresses that are secrets.
+/// Names of secret keys and addresses, which may be anywhere in a name.
 const KEYS: &str =
     "apikey accesskey secretkey privatekey authkey encryptionkey xamzsignature redlockhook";
 
-/// First parts of names of options without a secret.
+/// First words of names of options that have no secret as their value.
 const NEGATIONS: &str = "ask no prompt reset rotate skip without";
 
-/// Last parts of names that only say something about a secret.
+/// Last words of names whose value is only a fact about a secret.
 const ABOUT: &str = "sock socket file path dir name type url stdin fd env user helper ttl \
     lifetime method enabled id";
 
-/// A character of a name: of a variable, an option, a URL's scheme.
+/// Returns true for a character of a name: of a variable, an option, or a URL's scheme.
 fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '-' || c == '_'
 }
 
-/// Returns the length of the characters of this kind that a text begins with, in bytes.
+/// Returns the length in bytes of the longest beginning of a text that has only such characters.
 fn length_of(text: &str, is_part: impl Fn(char) -> bool) -> usize {
     text.len() - text.trim_start_matches(is_part).len()
 }
@@ -217,14 +220,14 @@ fn length_of(text: &str, is_part: impl Fn(char) -> bool) -> usize {
 mod tests {
     use super::*;
 
-    /// A command line without its secrets, as its words.
+    /// Returns a command line without its secrets, its words separated by `|`.
     fn shown(line: &[&str]) -> String {
         let mut words = Words::default();
         let shown: Vec<String> = line.iter().map(|word| words.masked(word)).collect();
         shown.join("|")
     }
 
-    /// Checks rows of what is masked and what becomes of it.
+    /// Checks rows of a text and its masked form.
     #[track_caller]
     fn assert_masked(rows: &str, mask: impl Fn(&str) -> String) {
         for row in rows.trim().lines() {
@@ -353,7 +356,7 @@ mod tests {
 
     #[test]
     fn any_text_can_be_read_and_what_is_masked_once_stays_so() {
-        // All texts of a few pieces, whatever sense they make.
+        // All texts that consist of four or fewer of these pieces.
         let pieces = r#"--token = ' " \ :// : @ é $ ghp_0123456789 |"#
             .split(' ')
             .chain([" "]);

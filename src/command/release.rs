@@ -1,4 +1,4 @@
-//! `redlock release`: release a lock by its token, or take it from its holder by force.
+//! `redlock release`: releases a lock by its token, or takes it from its holder by force.
 
 use anyhow::{Context, Result};
 
@@ -16,7 +16,7 @@ use crate::protocol::{
 use crate::report;
 use crate::supervise::environment;
 
-/// Releases a lock.
+/// Releases the locks of a job, or forces a lock free.
 pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
     if options.force {
         let given = options.ours.name.clone().or_else(environment::names);
@@ -28,7 +28,7 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
         Err(name) => return refuse_without_token(&name, settings),
     };
     let mut client = settings.locks.open()?;
-    // A replica refuses a release only where there is something to release.
+    // A replica refuses a release only if there is a lock to release.
     client.ask_role()?;
     let mut exit = Exit::Success;
     for claim in claims {
@@ -44,7 +44,7 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
     Ok(exit)
 }
 
-/// Releases a lock by its token. Returns false, after a message, if this job didn't hold it any more.
+/// Releases a lock by its token. Reports the failure and returns false if this job no longer held the lock.
 fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<bool> {
     let (name, patience) = (claim.lock().name(), client.longest(1));
     let verbosity = settings.verbosity;
@@ -73,13 +73,13 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
     Ok(true)
 }
 
-/// Without a token: reports the holder of the lock, and changes nothing.
+/// Reports the holder of a lock whose token is unknown, and changes nothing.
 fn refuse_without_token(name: &Name, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
-    let found = settings.locks.inspect_one(&mut client, name)?;
+    let lock = settings.locks.inspect_one(&mut client, name)?;
     let at = report::at_server(&settings.locks);
-    let (Some(first), Some(line)) = (found.holds().first(), held_line(&found, &at)) else {
-        return Selection::Nobody.refuse(&found, None, &mut client, settings);
+    let (Some(first), Some(line)) = (lock.holds().first(), held_line(&lock, &at)) else {
+        return Selection::Nobody.refuse(&lock, None, &mut client, settings);
     };
     let stop = if is_watched(first) {
         format!("to stop its command: {}; ", report::typed(&["stop"], name))
@@ -91,39 +91,40 @@ fn refuse_without_token(name: &Name, settings: &Settings) -> Result<Exit> {
     refuse(Exit::Lost, line)
 }
 
-/// Returns who holds a lock, in a line. A freeze doesn't concern the holder. `at`: the server.
-fn held_line(found: &Inspected, at: &str) -> Option<String> {
+/// Returns a line about the holder of a lock, without its
+/// freeze, which doesn't concern the holder. `at` is the server.
+fn held_line(lock: &Inspected, at: &str) -> Option<String> {
     let busy = Busy {
         frozen: None,
-        ..found.busy()?
+        ..lock.busy()?
     };
-    Some(report::busy_line(&found.name, at, &busy))
+    Some(report::busy_line(&lock.name, at, &busy))
 }
 
-/// Frees a lock from its holders, or removes a waiter from its queue.
+/// Takes a lock from its holders, or removes a waiter from its queue.
 fn force(name: &Name, options: &cli::Release, settings: &Settings) -> Result<Exit> {
-    let (mut client, found) = look(name, settings)?;
+    let (mut client, lock) = look(name, settings)?;
     let (given, at) = (options.id.as_deref(), report::at_server(&settings.locks));
-    let (holds, shown) = match select(&found, given, options.all) {
+    let (holds, shown) = match select(&lock, given, options.all) {
         Selection::Holders(holds) => {
             let first = holds.first().map(|hold| hold.id.as_str());
             (holds, first)
         }
         Selection::Waiter(waiting) => (Vec::new(), Some(waiting.id.as_str())),
-        // What isn't a lock is found by the script, which changes it never.
-        Selection::Nobody if matches!(found.key, Key::NotALock(_)) => (Vec::new(), None),
-        other => return other.refuse(&found, given, &mut client, settings),
+        // The script reports a key that isn't a lock, and doesn't change it.
+        Selection::Nobody if matches!(lock.key, Key::NotALock(_)) => (Vec::new(), None),
+        other => return other.refuse(&lock, given, &mut client, settings),
     };
     let may_ask = given.is_none() && !options.all && !options.yes;
     let asks = may_ask && !holds.is_empty() && report::can_ask();
     if asks {
-        if !agrees(&found)? {
+        if !agrees(&lock)? {
             return refuse(Exit::Lost, "nothing was changed".into());
         }
-        // While that was waited for, the connection may have been closed.
+        // The server may have closed the connection while the user was thinking.
         client.disconnect();
     }
-    // No newer holder than the one that was shown.
+    // The id protects a newer holder than the displayed one.
     let id = shown.filter(|_| asks || given.is_some());
     let by = own_request(settings, options.reason.as_deref());
     let may = format_args!("lock \"{name}\" or its queue may have been changed");
@@ -154,18 +155,18 @@ fn force(name: &Name, options: &cli::Release, settings: &Settings) -> Result<Exi
     Ok(Exit::Success)
 }
 
-/// Asks on the terminal whether the only holder is really to lose its lock.
-fn agrees(found: &Inspected) -> Result<bool> {
-    if let Some(line) = held_line(found, "") {
+/// Asks on the terminal whether the holder should really lose its lock.
+fn agrees(lock: &Inspected) -> Result<bool> {
+    if let Some(line) = held_line(lock, "") {
         report::error(line);
     }
-    let hold = found.holds().first();
+    let hold = lock.holds().first();
     let question = if hold.is_some_and(is_watched) {
         let ago = hold.and_then(Hold::renewed_ago).map(report::whole_seconds);
         let silence = ago.map_or(String::new(), |ago| {
             format!("its last sign of life was {ago} ago; ")
         });
-        let stop = report::typed(&["stop"], &found.name);
+        let stop = report::typed(&["stop"], &lock.name);
         format!(
             "{silence}`{stop}` waits until its command is dead; force the lock free all the same?"
         )
@@ -176,7 +177,7 @@ fn agrees(found: &Inspected) -> Result<bool> {
     report::ask(&question).context("can't read the answer")
 }
 
-/// What becomes of the work of those that lost the lock.
+/// Returns a description of what happens to the holders' work.
 fn aftermath(holds: &[&Hold]) -> String {
     if let [hold] = holds
         && let Some(not_renewed) = report::not_renewed(hold)

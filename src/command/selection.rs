@@ -1,4 +1,4 @@
-//! Selects the holders or the waiter of a lock that a person steps in for, by an id or its beginning.
+//! Selects holders of a lock, or a waiter, by an id or its beginning, for commands that change the lock.
 
 use anyhow::Result;
 
@@ -9,20 +9,20 @@ use crate::decide::exit::Exit;
 use crate::protocol::{Client, Hold, Inspected, Kept, Key, Name, Waiting};
 use crate::report;
 
-/// What was meant.
+/// Result of a selection.
 #[derive(Debug)]
 pub(super) enum Selection<'a> {
-    /// These holders; at least one.
+    /// Selected holders; at least one.
     Holders(Vec<&'a Hold>),
-    /// This waiter.
+    /// Selected waiter.
     Waiter(&'a Waiting),
-    /// No holder and no waiter has such an id; or there is no holder, and no id was given.
+    /// No holder or waiter has this id; or no id was given, and there is no holder.
     Nobody,
-    /// It isn't clear which; these have such an id, or hold the lock.
+    /// Several holders or waiters match: a line about each.
     Unclear(Vec<String>),
 }
 
-/// Finds who is meant: the holder or waiter whose id begins with `id`; otherwise the only holder, or all.
+/// Selects the holder or waiter whose id begins with `id`. Without an id, selects the only holder, or all of them.
 pub(super) fn select<'a>(lock: &'a Inspected, id: Option<&str>, all: bool) -> Selection<'a> {
     let Some(id) = id else {
         let holds = lock.holds();
@@ -49,14 +49,14 @@ pub(super) fn select<'a>(lock: &'a Inspected, id: Option<&str>, all: bool) -> Se
     }
 }
 
-/// Those whose id begins like this.
+/// Returns the elements whose id has this beginning.
 fn matching<'a, T>(all: &'a [T], id: &str, id_of: impl Fn(&T) -> &String) -> Vec<&'a T> {
     all.iter()
         .filter(|one| id_of(one).starts_with(id))
         .collect()
 }
 
-/// A holder with its id: `299fb62cd560  ci@ci-7 (pid 4121), for 1m12s: ./deploy.sh`.
+/// Returns a line about a holder: `299fb62cd560  ci@ci-7 (pid 4121), for 1m12s: ./deploy.sh`.
 fn line(lock: &Inspected, hold: &Hold) -> String {
     let who = report::holder_and_others(hold.holder.as_ref(), 1);
     let id = &hold.id;
@@ -68,7 +68,7 @@ fn line(lock: &Inspected, hold: &Hold) -> String {
     format!("{id}  {who}, for {lasting}: {job}")
 }
 
-/// Looks at a lock that is to be changed, and refuses a replica.
+/// Inspects a lock before it is changed. Fails on a replica.
 pub(super) fn look(name: &Name, settings: &Settings) -> Result<(Client, Inspected)> {
     let mut client = settings.locks.open()?;
     client.ask_role()?;
@@ -78,7 +78,7 @@ pub(super) fn look(name: &Name, settings: &Settings) -> Result<(Client, Inspecte
 }
 
 impl Selection<'_> {
-    /// Refuses a selection that means nobody, or may mean several.
+    /// Refuses a selection of nobody, or of several.
     pub(super) fn refuse(
         &self,
         lock: &Inspected,
@@ -114,7 +114,7 @@ impl Selection<'_> {
     }
 }
 
-/// Returns the message that a lock has no holder with the id that was meant. `at`: the server.
+/// Returns the message that no holder of a lock has this id. `at` is the server.
 pub(super) fn not_the_holder(name: &Name, at: &str) -> String {
     let status = report::typed(&["status"], name);
     format!(
@@ -122,12 +122,12 @@ pub(super) fn not_the_holder(name: &Name, at: &str) -> String {
     )
 }
 
-/// Returns why the run of a hold is over and keeps the lock, if that is so.
+/// Returns the reason why a lock is kept after its run has ended, if it is.
 pub(super) fn kept(hold: &Hold) -> Option<Kept> {
     hold.holder.as_ref()?.kept
 }
 
-/// Returns true if a process supervises the hold, and will notice that it lost the lock.
+/// Returns true if a process supervises the hold, and will notice the loss of the lock.
 pub(super) fn is_watched(hold: &Hold) -> bool {
     let holder = hold.holder.as_ref();
     holder.is_some_and(|holder| holder.kept.is_none() && holder.who.instance.is_some())

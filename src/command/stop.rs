@@ -1,4 +1,4 @@
-//! `redlock stop`: ask the holder of a lock to stop, and wait until its lock is handed over.
+//! `redlock stop`: asks the holder of a lock to stop, and waits until the lock is handed over.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::protocol::{
 };
 use crate::report;
 
-/// Asks the holder to end.
+/// Asks holders to stop, and waits for them unless `--no-wait` is given.
 pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     let name = name(&options.name)?;
     let lock = settings.locks.lock(name.clone());
-    let (mut client, found) = look(&name, settings)?;
+    let (mut client, state) = look(&name, settings)?;
     let (at, id) = (report::at_server(&settings.locks), options.id.as_deref());
-    let holds = match select(&found, id, options.all) {
+    let holds = match select(&state, id, options.all) {
         Selection::Holders(holds) => holds,
         Selection::Waiter(waiting) => {
             let who = report::client_in_words(&waiting.waiter.who);
@@ -36,23 +36,23 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
             );
             return refuse(Exit::Lost, line);
         }
-        other => return other.refuse(&found, id, &mut client, settings),
+        other => return other.refuse(&state, id, &mut client, settings),
     };
-    // Before any of them is asked.
-    if let Some(line) = holds.iter().find_map(|hold| unwatched(&found, &at, hold)) {
+    // Checked before any holder gets the request.
+    if let Some(line) = holds.iter().find_map(|hold| unwatched(&state, &at, hold)) {
         return refuse(Exit::Lost, line);
     }
     let by = own_request(settings, options.reason.as_deref());
-    let asked = now();
+    let began = now();
     let whom = whom(&holds);
     let may = format_args!("{whom} may have been asked to stop");
     change(&name, may, || {
-        // A holder that has ended meanwhile is what was wanted; one that is only kept by now ends soon.
+        // A holder that has ended meanwhile needs no request; a lock that is only kept by now is free soon.
         let mut holds = holds.iter();
         holds.try_for_each(|hold| lock.stop(&mut client, &hold.id, &by))
     })?;
     if options.no_wait {
-        let signs = |hold: &&Hold| no_sign_of_life(&name, hold, found.now_ms);
+        let signs = |hold: &&Hold| no_sign_of_life(&name, hold, state.now_ms);
         for line in holds.iter().filter_map(signs) {
             settings.verbosity.info(line);
         }
@@ -61,29 +61,29 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         ));
         return Ok(Exit::Success);
     }
-    await_end(&holds, &lock, asked, client, settings)
+    await_end(&holds, &lock, began, client, settings)
 }
 
-/// Waits until the holders have ended, and says what became of the lock.
+/// Waits until the holders have ended, and reports the state of the lock.
 fn await_end(
     holds: &[&Hold],
     lock: &Lock,
-    asked: Moment,
+    began: Moment,
     client: Client,
     settings: &Settings,
 ) -> Result<Exit> {
     let (name, whom) = (lock.name(), whom(holds));
-    let mut looks = Looks::new(client, settings, std::slice::from_ref(name), asked);
+    let mut looks = Looks::new(client, settings, std::slice::from_ref(name), began);
     let interrupted = format!(
         "interrupted, but the request stands: \"{name}\" is handed over once {whom} has stopped"
     );
     let after = with_last_words(interrupted, || {
-        wait_until_gone(holds, &whom, asked, &mut looks, settings)
+        wait_until_gone(holds, &whom, began, &mut looks, settings)
     })?;
     if let Some(line) = lost_first(holds, lock, &mut looks.client, settings) {
         return refuse(Exit::Lost, line);
     }
-    let (at, took) = (report::at_server(&settings.locks), now().since(asked));
+    let (at, took) = (report::at_server(&settings.locks), now().since(began));
     let took = report::format_duration(took);
     let is_free = after.holds().is_empty();
     let becomes = if is_free {
@@ -98,16 +98,16 @@ fn await_end(
     Ok(Exit::Success)
 }
 
-/// Returns these holders in a sentence.
+/// Returns these holders in a phrase.
 fn whom(holds: &[&Hold]) -> String {
     let first = holds.first().and_then(|hold| hold.holder.as_ref());
     let count = u32::try_from(holds.len()).unwrap_or(u32::MAX);
     report::holder_and_others(first, count)
 }
 
-/// Returns why a holder can't be stopped, if no process supervises its hold. `at`: the server.
-fn unwatched(found: &Inspected, at: &str, hold: &Hold) -> Option<String> {
-    let (name, id) = (&found.name, &hold.id);
+/// Returns the reason why a holder can't be stopped, if there is one. `at` is the server.
+fn unwatched(state: &Inspected, at: &str, hold: &Hold) -> Option<String> {
+    let (name, id) = (&state.name, &hold.id);
     let whom = report::holder_and_others(hold.holder.as_ref(), 1);
     let force = report::typed(&["release", "--force", "--id", id], name);
     match kept(hold) {
@@ -125,10 +125,10 @@ fn unwatched(found: &Inspected, at: &str, hold: &Hold) -> Option<String> {
     }
 }
 
-/// Waits until none of these holds the lock any more; the lock after that.
+/// Waits until none of these holders has the lock. Returns the lock's state after that.
 ///
 /// # Errors
-/// That of a server that has been away for as long as the leases last: there is nothing left to wait for.
+/// Fails if the server is away for as long as the leases last, because there is nothing left to wait for.
 fn wait_until_gone(
     holds: &[&Hold],
     whom: &str,
@@ -140,7 +140,7 @@ fn wait_until_gone(
     let leases = holds.iter().filter_map(|hold| hold.left).max();
     let leases = leases.unwrap_or_default();
     loop {
-        // The server was reached before, so it may come back.
+        // Waits through an outage, because the server was reachable before.
         let answer = looks.ask(leases);
         let mut answer = answer
             .with_context(|| format!("asked {whom} to stop, but couldn't confirm that it did"))?;
@@ -177,7 +177,7 @@ fn wait_until_gone(
     }
 }
 
-/// Returns the message that a hold ended before its command had, if the history knows that of one of them.
+/// Returns a message if, according to the history, a hold ended before its command did.
 fn lost_first(
     holds: &[&Hold],
     lock: &Lock,
@@ -206,10 +206,10 @@ fn lost_first(
     ))
 }
 
-/// Delay after which a command that should have got SIGKILL is overdue.
+/// Delay after which a command that should have been killed is overdue.
 const KILL_TAKES: Duration = Duration::from_secs(2);
 
-/// That a holder may never do what it was asked to, and what to type then.
+/// Returns the message that a holder may be dead, with the command that frees its lock.
 fn no_sign_of_life(name: &Name, hold: &Hold, now_ms: u64) -> Option<String> {
     let is_silent = is_silent(hold, now_ms) || hold.overdue().is_some();
     let ago = hold.renewed_ago().filter(|_| is_silent)?;
@@ -222,8 +222,8 @@ fn no_sign_of_life(name: &Name, hold: &Hold, now_ms: u64) -> Option<String> {
     ))
 }
 
-/// Returns true if a holder that was asked to stop should have released its lock by now. A run that has seen the request
-/// and can't kill its command is alive: freeing its lock would start another beside it.
+/// Returns true if a holder should have released its lock by now. A run that has seen the request
+/// and can't kill its command is alive: freeing its lock would start another command beside it.
 fn is_silent(hold: &Hold, now_ms: u64) -> bool {
     let (Some(asked), Some(holder)) = (asked_at(hold), &hold.holder) else {
         return false;
@@ -232,14 +232,15 @@ fn is_silent(hold: &Hold, now_ms: u64) -> bool {
     now_ms >= asked.saturating_add(within) && !has_seen(hold, now_ms)
 }
 
-/// Returns true if the run has renewed its lease since it was asked to stop: the answer has shown it the request.
+/// Returns true if the run has renewed its lease since the request
+/// to stop, because the renewal's answer contained the request.
 fn has_seen(hold: &Hold, now_ms: u64) -> bool {
     let renewed = hold.renewed_ago().map(milliseconds);
     let both = asked_at(hold).zip(renewed);
     both.is_some_and(|(asked, ago)| asked.saturating_add(ago) <= now_ms)
 }
 
-/// Returns when a holder was asked to stop, in milliseconds of the server's clock.
+/// Returns the time of the request to stop, in milliseconds of the server's clock.
 fn asked_at(hold: &Hold) -> Option<u64> {
     hold.stopping.as_ref()?.asked
 }

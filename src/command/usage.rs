@@ -1,5 +1,5 @@
-//! The exit status of an error that ended a command, and names as they were typed. It knows no option; `mistakes`
-//! answers a line that clap refuses.
+//! Errors that end a command, their exit status, and names as users type them.
+//! This module knows no options; `mistakes` answers lines that clap rejects.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -16,8 +16,8 @@ use crate::protocol::{Cause, Error, ErrorKind, Name};
 use crate::report;
 use crate::typed;
 
-/// A command didn't do what was asked, or was typed wrong in a way that clap can't see: its status, and the line that says
-/// why. A signal needs no line.
+/// An exit status and its message, for a command that failed or was typed
+/// wrong in a way that clap can't detect. A signal needs no message.
 #[derive(Debug)]
 pub(super) struct Refusal(pub Exit, pub String);
 
@@ -29,12 +29,12 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Ends a command with this status, after this line.
+/// Returns the error that ends a command with this status and message.
 pub(super) fn refuse<T>(exit: Exit, line: String) -> Result<T> {
     Err(Refusal(exit, line).into())
 }
 
-/// The status for an error that ended a command.
+/// Returns the exit status for an error that ended a command.
 pub fn exit_for(error: &anyhow::Error) -> Exit {
     if let Some(Refusal(exit, _)) = error.downcast_ref() {
         return *exit;
@@ -49,10 +49,11 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
     }
 }
 
-/// Where to read on, behind a message.
+/// Hint that follows a message.
 const DOCTOR: &str = " (`redlock doctor` shows more)";
 
-/// Programs that get a server for this host, each with what installs the server, and what starts it then.
+/// Programs that can provide a server on this host, each with the
+/// command that installs the server and the command that then starts it.
 const SERVERS: &str = "\
 redis-server||redis-server --daemonize yes
 valkey-server||valkey-server --daemonize yes
@@ -60,7 +61,7 @@ apt-get|sudo apt-get install -y redis-server|
 dnf|sudo dnf install -y redis|sudo systemctl start redis
 docker||docker run -d -p 127.0.0.1:6379:6379 redis";
 
-/// Returns the end of an error's message with the line that installs or starts a server here.
+/// Returns the end of an error message: the command that installs or starts a server on this host.
 fn how_to_start(error: &Error) -> String {
     let rows = SERVERS
         .lines()
@@ -80,7 +81,7 @@ fn how_to_start(error: &Error) -> String {
         ""
     };
     let start = servers.next().map_or(String::new(), |row| {
-        // One of the two may be empty.
+        // Either command may be empty.
         let lines = row[1..].join(" && ");
         let line = lines.trim_matches([' ', '&']);
         format!("; `{line}` starts Redis here")
@@ -90,7 +91,7 @@ fn how_to_start(error: &Error) -> String {
     )
 }
 
-/// Returns the path of a program that can be executed: the word itself if it has a slash, otherwise by $PATH.
+/// Returns the path of an executable program: the word itself if it contains a slash, otherwise found in $PATH.
 pub(super) fn program_path(word: &OsStr) -> Option<PathBuf> {
     let is_executable = |path: &PathBuf| {
         let metadata = path.metadata();
@@ -104,7 +105,7 @@ pub(super) fn program_path(word: &OsStr) -> Option<PathBuf> {
     paths.find(is_executable)
 }
 
-/// Reports an error that ended a command, of these words.
+/// Reports an error that ended a command. `words` is its command line.
 pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
     let (exit, mut line) = (exit_for(error), format!("{error:#}"));
     if exit == Exit::Usage {
@@ -122,14 +123,14 @@ pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
     exit
 }
 
-/// A mistake, with where to read on.
+/// Returns the message of a mistake, with the command that shows help.
 pub(super) fn with_help(what: &str, command: Option<&str>) -> String {
     let command = command.map_or(String::new(), |name| format!(" {name}"));
     let end = if what.ends_with('?') { "" } else { ";" };
     format!("{what}{end} see redlock{command} -h")
 }
 
-/// Whether a word is the URL of a Redis, or one with a user or a password.
+/// Returns true if a word is the URL of a Redis, or a URL with a user or a password.
 pub(super) fn is_private_url(word: &str) -> bool {
     word.split_once("://").is_some_and(|(scheme, rest)| {
         let scheme = scheme.to_ascii_lowercase();
@@ -137,7 +138,8 @@ pub(super) fn is_private_url(word: &str) -> bool {
     })
 }
 
-/// Refuses the URL of a server in the place of a name. It isn't repeated, as it may have a password.
+/// Refuses a server's URL where a name belongs. The message
+/// doesn't repeat the URL, because it may contain a password.
 pub(super) fn refuse_url(text: &str) -> Result<()> {
     if is_private_url(text) {
         let line = "a URL stands where the lock's NAME belongs; give the URL of a Redis with --url";
@@ -146,10 +148,10 @@ pub(super) fn refuse_url(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// A name as it was typed.
+/// Reads a lock's name.
 pub(super) fn name(text: &str) -> Result<Name> {
     refuse_url(text)?;
-    // Text processors make these of hyphens.
+    // Text processors turn hyphens into these dashes.
     if text.starts_with(['\u{2013}', '\u{2014}']) {
         let line = format!("a lock's name can't begin with a dash: {text:?}");
         return refuse(Exit::Usage, line);
@@ -166,7 +168,7 @@ pub(super) fn name(text: &str) -> Result<Name> {
     Ok(text.parse().map_err(refused)?)
 }
 
-/// Names as they were typed, each once.
+/// Reads names, and drops repeated ones.
 pub(super) fn parse_names(texts: &[String]) -> Result<Vec<Name>> {
     let mut names = Vec::new();
     for text in texts {
@@ -182,7 +184,7 @@ pub(super) fn parse_names(texts: &[String]) -> Result<Vec<Name>> {
 mod tests {
     use crate::protocol::ErrorKind;
 
-    /// All sentences that redlock prints, as the integration tests have collected them.
+    /// All messages of redlock, as the integration tests have collected them.
     const MESSAGES: &str = include_str!("../../tests/integration/messages.txt");
 
     const KINDS: [ErrorKind; 12] = [
@@ -200,7 +202,7 @@ mod tests {
         ErrorKind::Internal,
     ];
 
-    /// The place of a kind in the list, and a message of that kind. A new kind needs both.
+    /// Returns the index of a kind in the list, and a message of that kind. A new kind needs both.
     fn example(kind: ErrorKind) -> (usize, &'static str) {
         match kind {
             ErrorKind::Unreachable => (0, "no server listens there"),

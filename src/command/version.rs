@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::decide::exit::Exit;
 use crate::report;
 
-/// The version on stdout; at length how it was built.
+/// Prints the version; with `at_length` also the details of the build.
 pub fn version(at_length: bool) -> Result<Exit> {
     let mut text = format!("redlock {}\n", env!("CARGO_PKG_VERSION"));
     if at_length {

@@ -1,4 +1,4 @@
-//! Where settings are written: the environment, the user's file, and the system's file.
+//! Sources of settings: the environment, the user's file, and the system's file.
 
 use std::io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
 use std::path::{Path, PathBuf};
@@ -15,36 +15,36 @@ use crate::variables::{OF_HOOK, VARIABLES};
 
 const SYSTEM_FILE: &str = "/etc/redlock.env";
 
-/// What the name of each variable begins with.
+/// Prefix of each variable's name.
 const OURS: &str = "REDLOCK_";
 
-/// All settings, each without [`OURS`].
+/// Names of all settings, without [`OURS`].
 const SETTINGS: &str = "HISTORY_SIZE HOOK JITTER KILL_AFTER MAX_RUNTIME ON_LOST ON_UNREACHABLE \
     PASSWORD_FILE PREFIX QUIET REASON REDIS_TIMEOUT REPAIR_TTL SHOW SYNC SYNC_TIMEOUT TLS_CA \
     TLS_CERT TLS_KEY TTL URL VERBOSE WHO";
 
-/// Settings of earlier versions, and variables that options which describe a job would have.
+/// Settings of earlier versions, and names that options about a single job would have as variables.
 const REMOVED: &str = "CANCEL_IN_PROGRESS CANCEL_RUNNING CLOCK_SKEW CONFLICT_EXIT_CODE \
     CONNECT_TIMEOUT EXCLUSIVE FORMAT HOLD_AT_LEAST IGNORE_FREEZE JOIN LABEL LATE LIFO MAX_QUEUE \
     MAX_WAITING NO_WAIT ONCE ONCE_PER ORDER PASS PASSWORD_COMMAND PRIORITY RESTART_GRACE SEQ \
     SHARED SLOTS SUPERSEDE TIMEOUT UNLESS WAIT WAIT_TREE WITH_CHILDREN";
 
-/// Variables that `install.sh` reads; they may be in the environment of CI jobs, too.
+/// Variables that `install.sh` reads, and that may also be set in a CI job.
 const INSTALLATION: [&str; 3] = ["REDLOCK_RELEASES", "REDLOCK_VERSION", "REDLOCK_SHA256"];
 
-/// A setting of the environment or a file.
+/// A setting in the environment or a file.
 #[derive(Debug)]
 pub struct Setting {
     /// Name of the variable.
     name: String,
     pub value: String,
     pub origin: UrlOrigin,
-    /// Position of the origin: 1 for the environment, more for one that counts less.
+    /// Rank of the origin: 1 for the environment, and more for a file. The smallest takes precedence.
     pub rank: usize,
 }
 
 impl Setting {
-    /// Returns `REDLOCK_TTL`, or for a file `/etc/redlock.env:3: REDLOCK_TTL`.
+    /// Returns the place of the setting: `REDLOCK_TTL`, or `/etc/redlock.env:3: REDLOCK_TTL` in a file.
     pub fn location(&self) -> String {
         match &self.origin {
             UrlOrigin::File(path, line) => format!("{}:{line}: {}", path.display(), self.name),
@@ -56,7 +56,8 @@ impl Setting {
         matches!(self.origin, UrlOrigin::File(..))
     }
 
-    /// Returns the error for a wrong value. The message doesn't repeat the value, which may be a secret in the wrong line.
+    /// Returns the error for a wrong value. The message doesn't
+    /// repeat the value, because a secret may be on the wrong line.
     pub fn bad(&self, why: &str) -> BadConfig {
         let colon = if why.starts_with("must ") { "" } else { ":" };
         BadConfig(format!("{}{colon} {why}", self.location()))
@@ -67,9 +68,9 @@ impl Setting {
 #[derive(Debug, Default)]
 pub struct Sources {
     settings: Vec<Setting>,
-    /// A file that this user may not read.
+    /// The first file that this user may not read.
     pub unreadable: Option<PathBuf>,
-    /// Files that aren't used, because others may have written them.
+    /// Files that redlock ignores, because others may have written them.
     pub refused: Vec<Exposure>,
 }
 
@@ -77,14 +78,14 @@ impl Sources {
     /// Reads the environment and the files.
     ///
     /// # Errors
-    /// [`BadConfig`] for a variable, or a line of a file, that can't be read.
+    /// [`BadConfig`] for a variable that isn't UTF-8, or for a malformed line of a file.
     pub fn read() -> Result<Self, BadConfig> {
         let mut all = Self::default();
         for (name, value) in sys::variables(OURS) {
             let Ok(name) = name.into_string() else {
                 continue;
             };
-            // redlock sets some variables itself, for a job or a hook. A token may have any bytes.
+            // redlock itself sets some variables for a job or a hook. A token among them may contain any bytes.
             let mut others = VARIABLES.iter().chain(&INSTALLATION).chain(&OF_HOOK);
             if others.any(|other| *other == name) || is_service_link(&name) {
                 continue;
@@ -99,10 +100,10 @@ impl Sources {
             match trust::read(&path) {
                 Ok(Ok(text)) => all.add_file(&path, &text, at + 2)?,
                 Ok(Err(why)) => all.refused.push(why),
-                // A link that leads nowhere, as to a secret that isn't mounted, is a file that is missing.
+                // A broken link is an error, as it may lead to a secret that isn't mounted. A missing file is none.
                 Err(error)
                     if matches!(error.kind(), NotFound | NotADirectory) && !path.is_symlink() => {}
-                // The file may hold a password that only root and cron need.
+                // The file may contain a password that only root and cron need.
                 Err(error) if error.kind() == PermissionDenied => {
                     all.unreadable.get_or_insert(path);
                 }
@@ -115,7 +116,7 @@ impl Sources {
         Ok(all)
     }
 
-    /// Adds a setting. An empty one counts as unset, as in `REDLOCK_URL= redlock …`.
+    /// Adds a setting, unless it is empty: empty means unset, as in `REDLOCK_URL= redlock …`.
     fn add(&mut self, name: String, value: &str, origin: UrlOrigin, rank: usize) {
         if !value.is_empty() {
             self.settings.push(Setting {
@@ -127,11 +128,11 @@ impl Sources {
         }
     }
 
-    /// Adds `NAME=value` lines as systemd's `EnvironmentFile` has them: comments, an optional `export`, optional quotes. Of
-    /// several lines with one name the last counts.
+    /// Adds the `NAME=value` lines of a file in the format of systemd's `EnvironmentFile`: comments, optional
+    /// quotes, and an optional `export`. If a name occurs several times, the last line takes precedence.
     ///
     /// # Errors
-    /// [`BadConfig`] for a line that isn't one.
+    /// [`BadConfig`] for a malformed line.
     pub fn add_file(&mut self, path: &Path, text: &str, rank: usize) -> Result<(), BadConfig> {
         let before = self.settings.len();
         for (index, line) in text.trim_start_matches('\u{feff}').split('\n').enumerate() {
@@ -171,14 +172,16 @@ impl Sources {
         &self.settings
     }
 
+    /// Refuses to continue if redlock ignores a file because others may have written it.
+    ///
     /// # Errors
-    /// [`BadConfig`] for the first file that isn't used because others may have written it.
+    /// [`BadConfig`] for the first such file.
     pub fn expect_trusted(&self) -> Result<(), BadConfig> {
         let refused = self.refused.first();
         refused.map_or(Ok(()), |why| Err(BadConfig(why.to_string())))
     }
 
-    /// Returns the setting of this name, without [`OURS`], that counts.
+    /// Returns the effective setting of this name, which lacks [`OURS`].
     pub fn get(&self, name: &str) -> Option<&Setting> {
         let is_named = |setting: &&Setting| setting.name.strip_prefix(OURS) == Some(name);
         self.settings.iter().find(is_named)
@@ -199,10 +202,10 @@ impl Sources {
         value.transpose()
     }
 
-    /// Returns true if a setting is the second of two words, false if it is the first or isn't set.
+    /// Returns true if a setting is the second of two words, and false if it is the first or isn't set.
     ///
     /// # Errors
-    /// [`BadConfig`] for another word.
+    /// [`BadConfig`] for any other word.
     pub fn is_second(&self, name: &str, [first, second]: [&str; 2]) -> Result<bool, BadConfig> {
         let read = |text: &str| match text {
             _ if text == first => Ok(false),
@@ -212,13 +215,13 @@ impl Sources {
         Ok(self.value(name, read)?.unwrap_or_default())
     }
 
-    /// Returns a value that can be any text.
+    /// Returns a setting whose value may be any text.
     pub fn text<T: FromStr>(&self, name: &str) -> Option<T> {
         debug_assert!(is_listed(SETTINGS, name), "{name}");
         self.get(name)?.value.parse().ok()
     }
 
-    /// Names the settings that have no effect: those of an earlier version, and in the environment unknown ones.
+    /// Returns messages about settings without effect: removed ones, and unknown ones in the environment.
     ///
     /// # Errors
     /// [`BadConfig`] for an unknown setting in a file.
@@ -230,8 +233,8 @@ impl Sources {
         let others = self.settings.iter().filter(|it| !is_in(SETTINGS, it));
         let (removed, unknown): (Vec<_>, Vec<_>) = others.partition(|it| is_in(REMOVED, it));
         let with_hint = |setting: &Setting| {
-            let known: Vec<String> = SETTINGS.split(' ').map(|it| OURS.to_owned() + it).collect();
-            match nearest(&setting.name, known.iter().map(String::as_str)) {
+            let names: Vec<String> = SETTINGS.split(' ').map(|it| OURS.to_owned() + it).collect();
+            match nearest(&setting.name, names.iter().map(String::as_str)) {
                 Some(near) => format!("{}; did you mean {near}?", setting.name),
                 None => setting.name.clone(),
             }
@@ -255,7 +258,7 @@ impl Sources {
             [one] => Some(format!("unknown variable {}", with_hint(one))),
             several => Some(format!("unknown variables {}", list(several))),
         };
-        // The run around this one has said so.
+        // In a job, its run has already reported these.
         Ok([removed, unknown].map(|line| line.filter(|_| !is_in_job())))
     }
 }
@@ -264,8 +267,8 @@ fn is_listed(list: &str, name: &str) -> bool {
     list.split(' ').any(|listed| listed == name)
 }
 
-/// Returns true for a variable that Kubernetes sets in each pod for a service named `redlock` or `redlock-x`, such as
-/// `REDLOCK_PORT_6379_TCP_ADDR` or `REDLOCK_X_SERVICE_HOST`.
+/// Returns true for a variable that Kubernetes sets in each pod for a service named `redlock`
+/// or `redlock-x`, such as `REDLOCK_PORT_6379_TCP_ADDR` or `REDLOCK_X_SERVICE_HOST`.
 fn is_service_link(name: &str) -> bool {
     let name = format!("{name}_");
     name.contains("_PORT_") || name.contains("_SERVICE_")

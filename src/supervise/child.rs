@@ -1,4 +1,4 @@
-//! One child: spawn it, signal it (and all that came from it), reap it.
+//! The supervised child: spawns it, signals it and its process tree, and reaps it.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -19,47 +19,47 @@ use crate::supervise::tree::{Evidence, Tree};
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 use crate::variables::VARIABLES;
 
-/// A child that was spawned, and may have been reaped; or a script, which isn't a child of ours.
+/// A spawned child, which may have been reaped; or the script of a keeper, which isn't redlock's child.
 #[derive(Clone)]
 pub struct Child {
     pub(super) pid: Pid,
-    /// It leads a separate process group, which gets signals as a whole. On a terminal it shares
-    /// our group instead, so that the shell's job control treats both as one job.
+    /// The child leads its own process group, and redlock signals the whole group. On a terminal it
+    /// stays in redlock's group instead, so that the shell's job control treats both as one job.
     pub(super) own_group: bool,
-    /// From then on its number, and that of its group, may be another process's.
+    /// The child has been reaped: its pid and process group may belong to another process now.
     pub(super) reaped: bool,
     pub(super) tree: Tree,
-    /// How long it takes to find all, as far as is known.
+    /// Time that the last complete walk of the tree took, or longer if a later one was cut short.
     pub(super) walk: Duration,
-    /// The script of a keeper.
+    /// The script, if this process is a keeper.
     pub(super) script: Option<Script>,
 }
 
-/// A command that is ready to be started, without delay when its time comes.
+/// A command that is prepared in advance, so that starting it takes no longer than necessary.
 pub struct Prepared {
     candidates: Vec<CString>,
     arguments: Vec<CString>,
-    /// Our environment as `NAME=value` texts.
+    /// Environment as `NAME=value` texts, without redlock's own variables.
     environment: Vec<&'static CStr>,
-    /// Names of the variables that will hold the child's pid, because they hold ours.
+    /// Variables that contain redlock's pid, and will contain the child's instead.
     pid_variables: Vec<&'static CStr>,
 }
 
-/// Work to start.
+/// A command, prepared to be run, and its variables.
 pub struct Work {
     pub words: Vec<OsString>,
     pub prepared: Prepared,
     pub environment: Environment,
 }
 
-/// Variables by which a service manager names the process that it means: `sd_watchdog_enabled(3)`, `sd_listen_fds(3)`.
+/// Variables by which a service manager names the pid that it means: `sd_watchdog_enabled(3)`, `sd_listen_fds(3)`.
 const PID_VARIABLES: [&CStr; 2] = [c"WATCHDOG_PID", c"LISTEN_PID"];
 
 impl Prepared {
-    /// Prepares a command and its arguments, with our environment except our variables about locks.
+    /// Prepares a command and its arguments. The environment is redlock's, without the variables about locks.
     ///
     /// # Errors
-    /// `NotFound` when there is no command.
+    /// `NotFound` if there is no command.
     pub fn new(words: &[OsString]) -> io::Result<Self> {
         let program = words.first().filter(|program| !program.is_empty());
         let program = program.ok_or(io::ErrorKind::NotFound)?;
@@ -76,7 +76,7 @@ impl Prepared {
                 environment.push(variable);
             }
         }
-        // It identifies the process that LISTEN_PID named.
+        // The variable identifies the process that LISTEN_PID named, which COMMAND is not.
         if pid_variables.contains(&c"LISTEN_PID") {
             environment.retain(|text| !text.to_bytes().starts_with(b"LISTEN_PIDFDID="));
         }
@@ -89,12 +89,12 @@ impl Prepared {
     }
 }
 
-/// Processes that we may not signal.
+/// Processes that redlock may not signal.
 pub type Refused = Vec<Pid>;
 
 impl Child {
-    /// Starts a command under the locks with these `ids`, but not after a moment since boot. Standard streams and the environment (with the work's variables) pass through;
-    /// the kernel kills the child when redlock dies, and makes its orphans our children.
+    /// Starts a command under the locks with these ids, but not after a time since boot. Passes on the standard streams,
+    /// and the environment plus the work's variables. The kernel kills the child when redlock dies; orphans of the tree become redlock's children.
     pub fn spawn(
         work: &Work,
         own_group: bool,
@@ -112,7 +112,7 @@ impl Child {
         let mut environment = command.environment.clone();
         environment.extend(added.iter().map(CString::as_c_str));
         let mut tree = Tree::ours();
-        // Without that, what it starts could escape: better not to start it.
+        // Refuses to start COMMAND if this fails, because its orphans could then escape.
         sys::adopt_orphans().map_err(SpawnError::NoProcess)?;
         let spec = SpawnSpec {
             candidates: &command.candidates,
@@ -144,8 +144,8 @@ impl Child {
         })
     }
 
-    /// Passes a signal on to the child, and to all of its group where it has its own; to all that is
-    /// left of its tree when it has ended.
+    /// Forwards a signal to the child, or to its process group if it leads one.
+    /// If the child has ended, all that is left of its tree gets the signal.
     pub fn forward(&self, signal: i32) -> Refused {
         if let Some(script) = &self.script {
             let sent = script.process.signal(signal);
@@ -154,7 +154,7 @@ impl Child {
         if self.reaped {
             return self.signal_tree(None, |_| signal);
         }
-        // A COMMAND that shares our group may have made one of its own since, as timeout(1) does.
+        // A COMMAND that started in redlock's group may lead its own by now, as timeout(1) does.
         let to = if self.own_group || self.group() == Some(self.pid) {
             -self.pid.as_raw()
         } else {
@@ -165,16 +165,16 @@ impl Child {
             .collect()
     }
 
-    /// Continues the whole job: our process group, which what the child has started is in as a rule, with whatever else the
-    /// shell has put there, and the child.
+    /// Continues the whole job: redlock's process group, and the child if it has left that group. The
+    /// group usually contains the child's descendants, and anything else that the shell has put there.
     pub fn continue_job(&self) -> Refused {
-        // What may not be signalled in it isn't the child's.
+        // An error only concerns processes in the group that aren't the child's.
         let _ = sys::kill(0, sys::SIGCONT);
         self.forward_outside(sys::SIGCONT)
     }
 
-    /// Passes on a signal that our process group has got: to the child where it isn't in that any more, or to what is left
-    /// of its tree elsewhere.
+    /// Forwards a signal that redlock's process group has already got: to the child if it has
+    /// left that group, or to the rest of its tree outside the group if the child has ended.
     pub fn forward_outside(&self, signal: i32) -> Refused {
         if self.reaped {
             let outside = |pid| if is_in_our_group(pid) { 0 } else { signal };
@@ -186,26 +186,27 @@ impl Child {
         }
     }
 
-    /// Whether the child is in another process group than we are.
+    /// Returns true if the child isn't in redlock's process group.
     pub fn is_outside(&self) -> bool {
         self.group() != Some(nix::unistd::getpgrp())
     }
 
-    /// The process group that the child is in, until it is reaped.
+    /// Returns the child's process group, until the child is reaped.
     fn group(&self) -> Option<Pid> {
         let pid = (!self.reaped).then_some(self.pid)?;
         getpgid(Some(pid)).ok()
     }
 
-    /// Whether the child is stopped by a signal.
+    /// Returns true if a signal has stopped the child.
     pub fn is_stopped(&self) -> bool {
         self.stopped_by().is_some()
     }
 
-    /// By what the child is stopped, if it is.
+    /// Returns the kind of stop, if the child is stopped.
     pub fn stopped_by(&self) -> Option<StoppedBy> {
         let signal = (!self.reaped).then(|| sys::stop_signal(self.pid))??;
-        // A shell that suspends itself stops its own group so.
+        // SIGSTOP outside redlock's group is job control, because a
+        // shell that suspends itself stops its own group with it.
         let is_other = signal == Signal::SIGSTOP && !self.is_outside();
         Some(if is_other {
             StoppedBy::Other
@@ -214,7 +215,7 @@ impl Child {
         })
     }
 
-    /// Looks for the child and all its tree until then.
+    /// Records the members of the child's tree, until `until` at the latest.
     pub fn look(&mut self, until: Option<Moment>) {
         let began = now();
         let is_whole = self.tree.note(until);
@@ -222,26 +223,26 @@ impl Child {
         self.walk = if is_whole { took } else { self.walk.max(took) };
     }
 
-    /// Asks the child and all its tree to terminate, as far as they are found until they have to be killed, except those
-    /// that a SIGTERM of this reach has reached. What is stopped takes its SIGTERM only when it goes on, so
-    /// that is continued.
+    /// Sends SIGTERM to the child and its tree, except the processes that a SIGTERM
+    /// with this `reach` has already reached. The search for them ends at `kill_at`.
+    /// A stopped process is continued, because it handles SIGTERM only then.
     pub fn terminate(&mut self, kill_at: Option<Moment>, reach: Reach) -> Refused {
         if let Some(script) = &self.script {
             script.terminate(&mut self.tree, kill_at);
             return Refused::new();
         }
-        // Found before the first of them ends: its children have no parent for a moment.
+        // Records the tree before its first process ends, because children then have no parent for a moment.
         self.look(kill_at);
         let has_group = self.own_group && !self.reaped;
         if has_group && reach != Reach::All {
-            // A process that is forked meanwhile gets what its group gets.
+            // A process that is forked meanwhile gets the group's signal.
             let _ = sys::kill(-self.pid.as_raw(), sys::SIGTERM);
         }
         let asks = |pid: Pid| {
             if Stat::read(pid).is_some_and(|stat| stat.is_stopped) {
                 let _ = sys::kill(pid.as_raw(), sys::SIGCONT);
             }
-            // For these it is enough to know whether we may signal them.
+            // Signal 0 only checks the permission to signal a process.
             let has_got_it = reach == Reach::All
                 || (has_group && getpgid(Some(pid)) == Ok(self.pid))
                 || (reach == Reach::Group && is_in_our_group(pid));
@@ -250,27 +251,27 @@ impl Child {
         self.signal_tree(kill_at, asks)
     }
 
-    /// Asks those of the tree to terminate that did not take the INT of the child's group: they are of
-    /// another one, or ignore it.
+    /// Sends SIGTERM to the members of the tree that SIGINT has not ended: those
+    /// that ignore it, or are in another group than redlock's and the child's.
     pub fn terminate_others(&self) -> Refused {
         self.signal_tree(None, |pid| {
             let ignores_it = || Stat::read(pid).is_some_and(|stat| stat.ignores(SIGINT));
-            // That group is ours, or the one that the child has led.
+            // This is redlock's group, or the group that the child has led.
             let is_of_it = || getpgid(Some(pid)) == Ok(self.pid) || is_in_our_group(pid);
             let has_got_it = is_of_it() && !ignores_it();
             if has_got_it { 0 } else { sys::SIGTERM }
         })
     }
 
-    /// Kills the child and all its tree. What is forked meanwhile may escape, so this is repeated
-    /// until nothing is left.
+    /// Kills the child and its tree. A process that is forked meanwhile
+    /// may escape, so the caller repeats this until nothing is left.
     pub fn kill(&mut self) -> Refused {
         if let Some(script) = &self.script {
             script.kill(&mut self.tree);
             return Refused::new();
         }
         self.kill_group();
-        // To look for all of a large tree takes longer than to kill what was found before.
+        // Kills the recorded processes first, because walking a large tree takes longer.
         for process in &self.tree.found {
             process.signal(sys::SIGKILL);
         }
@@ -278,23 +279,23 @@ impl Child {
         self.signal_tree(None, |_| sys::SIGKILL)
     }
 
-    /// Kills the child's process group, where it has its own: the kernel lets nothing of it escape.
+    /// Kills the child's process group, if it leads one: the kernel lets none of the group escape.
     pub fn kill_group(&self) {
         if self.own_group && !self.reaped {
             let _ = sys::kill(-self.pid.as_raw(), sys::SIGKILL);
         }
     }
 
-    /// Kills what is left of the child and its tree where we are another process than the one that has started it, which is
-    /// dead. How many there were that may be killed.
+    /// Kills what is left of the child and its tree after its redlock died; the
+    /// watchdog calls this. Returns the number of processes that could be signalled.
     pub fn kill_orphans(&mut self) -> usize {
-        // A group has its number as long as one is in it, and the child was alive a moment ago.
+        // The group's number stays reserved while the group has a member, and the child was alive a moment ago.
         let group = (self.own_group && !self.reaped).then_some(self.pid);
         let signal_all = |tree: &Tree, signal| {
             let all = tree.found.iter();
             all.filter(|process| process.signal(signal)).count()
         };
-        // What is stopped forks no more, and what it has forked keeps its parent until it is found.
+        // A stopped process doesn't fork, and the processes it has forked keep their parent until they are found.
         loop {
             let before = self.tree.found.len();
             let is_listed = self.tree.scan(group, None, None).is_ok();
@@ -305,8 +306,8 @@ impl Child {
         }
     }
 
-    /// Sends the child, and each member of its tree that was noted or is found until then, the signal that it is to get; 0 only
-    /// asks whether we may.
+    /// Sends the signal that `signal` chooses to the child, and to each member of its tree
+    /// that is recorded or found before `until`. Signal 0 only checks the permission.
     fn signal_tree(&self, until: Option<Moment>, signal: impl Fn(Pid) -> i32) -> Refused {
         let mut reached = HashSet::new();
         let mut not_permitted = Vec::new();
@@ -315,7 +316,7 @@ impl Child {
                 not_permitted.extend(refused(pid, &sys::kill(pid.as_raw(), signal(pid))));
             }
         };
-        // Before the others, which may take a while to find.
+        // The child first, because finding the others may take a while.
         if !self.reaped {
             send(self.pid);
         }
@@ -328,8 +329,8 @@ impl Child {
         not_permitted
     }
 
-    /// Reaps what has ended, up to the next that matters; `None` when nothing has for now. Orphans that we adopted, and children
-    /// that were there before, don't matter.
+    /// Reaps ended children. Returns the next result that matters, or `None` if there is
+    /// none yet. Adopted orphans, and children that were there before COMMAND, don't matter.
     pub fn reap(&mut self) -> io::Result<Option<Reaped>> {
         if let Some(script) = &mut self.script {
             return Ok(script.reap(self.pid, &mut self.reaped, &mut self.tree));
@@ -358,20 +359,20 @@ fn is_in_our_group(pid: Pid) -> bool {
     getpgid(Some(pid)) == Ok(nix::unistd::getpgrp())
 }
 
-/// The process, if the signal was refused because we may not send it, and it isn't known to have ended.
+/// Returns the process if redlock may not signal it and it is still alive.
 fn refused(pid: Pid, sent: &io::Result<()>) -> Option<Pid> {
     let error = sent.as_ref().err()?;
     let is_refused = error.kind() == io::ErrorKind::PermissionDenied;
     (is_refused && is_alive(pid)).then_some(pid)
 }
 
-/// The paths at which a program may be found, as execvp(3) looks for it.
+/// Returns the paths at which execvp(3) would look for a program.
 fn candidates(program: &OsStr) -> io::Result<Vec<CString>> {
     if program.as_bytes().contains(&b'/') {
         return Ok(vec![c_string(program)?]);
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/bin:/usr/bin".into());
-    // An empty directory is the current one.
+    // An empty directory in PATH means the current directory.
     std::env::split_paths(&path)
         .map(|directory| c_string(directory.join(program)))
         .collect()

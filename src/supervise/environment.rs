@@ -1,5 +1,5 @@
-//! The variables by which a job knows its locks: a run and an acquire write them, and the commands of
-//! the job read them.
+//! Variables that tell a job its locks: `redlock run` and `redlock acquire`
+//! write them, and redlock's other commands read them in the job.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -7,26 +7,26 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use crate::protocol::{Name, Token};
 use crate::variables::{GUARD, HELD, NAME, TOKEN};
 
-/// Variables for what works under the locks.
+/// Variables for the work that runs under the locks.
 pub type Environment = Vec<(&'static str, OsString)>;
 
-/// What the environment of a process says about the lock under which it was started.
+/// Lock under which a process was started, according to its environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It has the token of the hold in question.
+    /// The environment has the token of the hold in question.
     Ours,
-    /// It has other tokens only.
+    /// The environment has only other tokens.
     OfOthers,
-    /// Nothing.
+    /// The environment names no lock.
     Unsaid,
 }
 
-/// A hold of a job, as `REDLOCK_HELD` tells it.
+/// A hold of a job, as listed in `REDLOCK_HELD`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobHold {
     pub name: Name,
     pub token: Token,
-    /// A run within the one that holds the lock uses it, too, and has nothing of it to release.
+    /// An inner run uses the lock of an outer one, and must not release it.
     pub is_reentered: bool,
 }
 
@@ -36,13 +36,13 @@ impl JobHold {
     }
 }
 
-/// What a job finds that runs without its locks. What the runs around this one hold stays true.
+/// Returns the variables for a job that runs without its locks. The holds of outer runs stay listed.
 pub fn unlocked(names: &[Name]) -> Environment {
     let held = std::env::var_os(HELD).map(|held| (HELD, held));
     [(NAME, list_of(names))].into_iter().chain(held).collect()
 }
 
-/// Names as a job finds them.
+/// Returns names in the form of `REDLOCK_NAME`.
 pub fn list_of(names: &[Name]) -> OsString {
     let names: Vec<&str> = names.iter().map(Name::as_str).collect();
     names.join(" ").into()
@@ -54,13 +54,13 @@ pub fn entry(name: &Name, token: &Token, is_reentered: bool) -> OsString {
     OsString::from_vec([name.as_str().as_bytes(), separator, token.as_bytes()].concat())
 }
 
-/// The names of the locks of the run that we are in, as the environment has them.
+/// Returns the names of the locks of the surrounding run, from the environment.
 pub fn names() -> Option<String> {
     std::env::var(NAME).ok()
 }
 
-/// The token of a lock; `of_run` are the names of the run that we are in. One alone may be of any
-/// bytes, and stands for the name that was given where the environment names none.
+/// Returns the token of a lock; `of_run` are the locks of the surrounding run. A single token
+/// may consist of any bytes, and belongs to any given name if the environment names no lock.
 pub fn token_of(name: &Name, of_run: &[&str]) -> Option<Token> {
     let whole = std::env::var_os(TOKEN)?;
     match of_run {
@@ -74,20 +74,20 @@ pub fn token_of(name: &Name, of_run: &[&str]) -> Option<Token> {
     }
 }
 
-/// Returns what the runs around this one hold.
+/// Returns the holds of the surrounding runs.
 pub fn inherited() -> Vec<JobHold> {
     let held = std::env::var_os(HELD).unwrap_or_default();
     read_held(held.as_bytes())
 }
 
-/// Whether this is a hold of an outer run or script, which a job has only reentered.
+/// Returns true if this is a hold of an outer run or script that the job has reentered.
 pub fn is_reentered(name: &Name, token: &Token) -> bool {
     let mut held = inherited().into_iter();
     held.any(|hold| hold.is_reentered && hold.is_of(name, token))
 }
 
-/// Returns what the environment of a process, as `NAME=value` texts that end with a zero byte, says about the holds and
-/// guards with these ids.
+/// Returns whose locks a process was started under. `environment` has `NAME=value`
+/// texts that end with a zero byte; `ids` are those of this run's holds and guards.
 pub fn origin_of(environment: &[u8], ids: &[String]) -> Origin {
     let variable = |name: &str| {
         let mut variables = environment.split(|&byte| byte == 0);
@@ -107,12 +107,12 @@ pub fn origin_of(environment: &[u8], ids: &[String]) -> Origin {
     }
 }
 
-/// Reads `NAME=TOKEN …`. What isn't of that form is not a hold.
+/// Reads `NAME=TOKEN …`. Skips malformed entries.
 pub fn read_held(held: &[u8]) -> Vec<JobHold> {
     entries(held).flatten().collect()
 }
 
-/// Reads `NAME=TOKEN …`; `None` if any of it isn't of that form.
+/// Reads `NAME=TOKEN …`. Returns `None` if any entry is malformed.
 pub fn parse_held(held: &[u8]) -> Option<Vec<JobHold>> {
     entries(held).collect()
 }
@@ -120,7 +120,7 @@ pub fn parse_held(held: &[u8]) -> Option<Vec<JobHold>> {
 fn entries(held: &[u8]) -> impl Iterator<Item = Option<JobHold>> {
     let entries = held.split(|&byte| byte == b' ');
     entries.filter(|entry| !entry.is_empty()).map(|entry| {
-        // A token has neither = nor ~, but a name may have both.
+        // A token contains neither = nor ~, but a name may contain both.
         let middle = entry.iter().rposition(|byte| b"=~".contains(byte))?;
         Some(JobHold {
             name: std::str::from_utf8(&entry[..middle]).ok()?.parse().ok()?,

@@ -1,4 +1,4 @@
-//! The holds of a run: its locks, their common lease, and the renewer that extends it.
+//! A run's holds: its locks, their common lease, and the renewer that extends the lease.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,33 +16,34 @@ use crate::supervise::renewer::{Completed, RenewalTask, Renewer};
 use crate::supervise::watchdog::Watchdog;
 use crate::variables::{FENCE, GUARD, HELD, NAME, SLOT, TOKEN, WAITED_MS};
 
-/// Each step of a task that is carried out without a thread of its own may take this part of the time until the work
-/// has to be dead: for connecting and for two answers, and once more for each.
+/// Part of the time until the work must be dead that each step of a task may take if there is
+/// no renewer thread. Connecting and two answers are one step each, and a retry doubles them.
 const WITHOUT_THREAD: u32 = 12;
 
-/// A lock that we hold.
+/// A lock that this run holds.
 pub struct HeldLock {
     pub claim: Claim,
     pub fence: u64,
     pub slot: u32,
-    /// It was taken by an outer run, which will release it.
+    /// An outer run has acquired the lock, and will release it.
     pub reentrant: bool,
-    /// That run can't stop our work, which guards its hold.
+    /// Guard of the outer run's hold, if that run can't stop this work.
     pub guard: Option<Guard>,
-    /// How long it was waited for; zero when it was free.
+    /// Time spent waiting for the lock; zero if it was free.
     pub waited: Duration,
 }
 
-/// All locks of a run, in the order in which they were taken. Whoever has them releases all of them, or leaves them.
+/// All locks of a run, in the order of their acquisition. The owner must release or leave them all.
 #[must_use = "locks must be released or left"]
 pub struct HeldLocks {
     pub all: Vec<HeldLock>,
-    /// The client; not open while the renewer has it.
+    /// Client for these locks; not connected while the renewer has its connection.
     pub client: Client,
-    /// It ends before the renewer's thread, whose child it is.
+    /// The watchdog is a child of the renewer's thread, and ends
+    /// before that thread: fields are dropped in this order.
     pub(super) watchdog: Option<Watchdog>,
     renewer: Option<Renewer>,
-    /// What was done without the renewer.
+    /// Result of a task that ran without the renewer.
     completed: Option<Completed>,
     pub renewals: Renewals,
     /// The server has answered a request for a lock.
@@ -50,7 +51,7 @@ pub struct HeldLocks {
 }
 
 impl HeldLocks {
-    /// Nothing is held yet.
+    /// Returns an empty set of holds.
     pub fn none(client: Client) -> Self {
         Self {
             all: Vec::new(),
@@ -63,26 +64,26 @@ impl HeldLocks {
         }
     }
 
-    /// A lock is ours.
+    /// Adds an acquired lock.
     pub fn add(&mut self, hold: HeldLock, lease: Lease) {
         self.renewals.add(hold.claim.lock().name().clone(), lease);
         self.all.push(hold);
     }
 
-    /// The lease of all together: it ends when the first of them does.
+    /// Returns the common lease of all locks, which ends when the first of them does.
     pub fn lease(&self) -> Option<Lease> {
         self.renewals.lease()
     }
 
-    /// A lock is ours by a grant that is good for this long, and that the first renewal confirms.
+    /// Adds a lock that was granted for `lasting`; the first renewal confirms the grant.
     pub fn add_grant(&mut self, hold: HeldLock, lease: Lease, lasting: Duration, client: Client) {
         self.add(hold, lease);
         self.client = client;
         self.renewals.add_grant(lasting);
     }
 
-    /// Returns the ids of these locks and guards, by which an environment shows that it is of their work. The work of an
-    /// outer run has the ids of its locks, too.
+    /// Returns the ids of these locks and guards. A process has one of them in its environment if it is part of
+    /// the work. Locks of an outer run aren't included, because that run's other work has their ids as well.
     pub fn ids(&self) -> Vec<String> {
         let id = |hold: &HeldLock| match &hold.guard {
             Some(guard) => Some(guard.id.clone()),
@@ -91,8 +92,8 @@ impl HeldLocks {
         self.all.iter().filter_map(id).collect()
     }
 
-    /// Returns the variables for a job of this client: of several locks lists, in the order of the `names`. `inherited`: the
-    /// holds of the runs around this one. `slots`: the job learns its slots.
+    /// Returns the variables for a job of this client; those of several locks are lists in the
+    /// order of `names`. `inherited` are the holds of the surrounding runs. `slots` adds the slots.
     pub fn environment(
         &self,
         names: &[Name],
@@ -110,9 +111,9 @@ impl HeldLocks {
         };
         let token = |hold: &HeldLock| OsString::from_vec(hold.claim.token().as_bytes().to_vec());
         let own = || self.all.iter().filter(|hold| !hold.reentrant);
-        // An earlier hold is over if its lock was acquired again.
+        // A previous hold is over if its lock was acquired again.
         let is_over = |hold: &&JobHold| own().any(|new| new.claim.lock().name() == &hold.name);
-        // A lock of a run of another process, and not of the process that the lock was acquired for now.
+        // True for a lock of a surrounding run, unless `acquire` took the lock for this same process.
         let is_reentered = |hold: &JobHold| {
             let mut reentered = self.all.iter().filter(|lock| lock.reentrant);
             !hold.token.is_of(who) && reentered.any(|lock| lock.claim.token() == &hold.token)
@@ -142,13 +143,14 @@ impl HeldLocks {
         environment
     }
 
-    /// How long all of them were waited for, in milliseconds; 0 only if all were free.
+    /// Returns the total time spent waiting for the locks, in milliseconds; 0 only if all were free.
     pub fn waited_ms(&self) -> u128 {
         let waited: Duration = self.all.iter().map(|hold| hold.waited).sum();
         waited.as_millis().max(u128::from(!waited.is_zero()))
     }
 
-    /// Has guards extend their holds from now on, even if the runs are over: the work hasn't ended when it was killed.
+    /// Lets guards extend their holds from now on even if the
+    /// outer runs are over, because the killed work hasn't ended.
     pub fn insist(&mut self) {
         let mut is_new = false;
         for guard in self.all.iter_mut().filter_map(|hold| hold.guard.as_mut()) {
@@ -159,17 +161,17 @@ impl HeldLocks {
         }
     }
 
-    /// Has the leases renewed, in the background.
+    /// Renews the leases in the background.
     pub fn renew(&mut self) {
         self.start_task(Task::Renew);
     }
 
-    /// Leaves all locks to other processes, until these release them or the leases end.
+    /// Leaves all locks to other processes, or to the end of their leases.
     pub fn leave(&mut self) {
         self.all.clear();
     }
 
-    /// The renewer, as soon as one can be started.
+    /// Returns the renewer. Starts its thread if there is none yet.
     fn renewer(&mut self) -> io::Result<&mut Renewer> {
         if self.renewer.is_none() {
             self.renewer = Some(Renewer::start()?);
@@ -198,7 +200,7 @@ impl HeldLocks {
             task.client.limit_to(limit);
             renewer.start_task(task);
         } else {
-            // At a limit of processes. Nothing is decided meanwhile, so that it may take no more than a part of a lease.
+            // No thread could be started, so the main thread waits for the answer, for only a part of the lease.
             let left = self
                 .lease()
                 .map_or(limit, |lease| lease.deadline().since(now()));
@@ -207,7 +209,7 @@ impl HeldLocks {
         }
     }
 
-    /// Has a watchdog kill this child where redlock can't. Where none can be started, it is tried again at the next renewal.
+    /// Starts a watchdog, which kills this child if redlock can't. If that fails, the next renewal tries again.
     pub fn start_watchdog(&mut self, child: &Child) {
         if !self.watchdog.as_mut().is_some_and(Watchdog::is_alive) {
             let renewer = self.renewer();
@@ -216,7 +218,7 @@ impl HeldLocks {
         }
     }
 
-    /// Takes in results of renewals and checks, and what went wrong between them. A lock that is gone is forgotten.
+    /// Handles results of renewals and checks, and errors between them. Forgets locks that are lost.
     pub fn news(&mut self) -> Vec<LockNews> {
         let of_renewer = self.renewer.as_mut().and_then(Renewer::completed);
         if !self.renewals.has_started() {
@@ -238,7 +240,7 @@ impl HeldLocks {
         news
     }
 
-    /// Takes in what the server pushes.
+    /// Handles the messages that the server has pushed.
     fn take_pushes(&mut self) -> Result<(), Error> {
         while let Some(incoming) = self.client.receive()? {
             if let Incoming::Push(Push::KeyChanged) = incoming {
@@ -248,16 +250,16 @@ impl HeldLocks {
         Ok(())
     }
 
-    /// When a renewal or a check is due.
+    /// Returns when a renewal or a check is due.
     pub fn due(&self) -> Option<Moment> {
         if self.completed.is_some() {
             return Some(now());
         }
-        // The renewer has to be done first, and wakes us.
+        // During a renewal nothing else is due: the renewer wakes this thread.
         self.renewals.due()
     }
 
-    /// One of these becomes readable when there may be something to report.
+    /// Returns the descriptors to poll: one becomes readable when `news` may have something to report.
     pub fn poll_fds(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
         // The server pushes nothing before the first renewal.
         let listens = self.renewals.has_started();
@@ -265,8 +267,8 @@ impl HeldLocks {
         std::iter::once(self.renewer.as_ref().map(AsFd::as_fd)).chain(client.map(Some))
     }
 
-    /// Takes the client back from the renewer, once a renewal that is under way has ended, or this time is over. Calls
-    /// `is_slow` when that takes longer than a moment.
+    /// Takes the client back from the renewer when the current renewal has ended,
+    /// waiting for at most `within`. Calls `is_slow` if that takes longer than a moment.
     pub fn reclaim_client(&mut self, within: Option<Duration>, is_slow: impl FnOnce()) {
         if let Some(renewer) = &mut self.renewer
             && let Some(completed) = renewer.finish(within, is_slow)
@@ -277,7 +279,7 @@ impl HeldLocks {
     }
 }
 
-/// Nothing forgets a lock: each way out of a run releases it or leaves it.
+/// Asserts that no lock is forgotten: each end of a run must release or leave its locks.
 impl Drop for HeldLocks {
     fn drop(&mut self) {
         let is_finished = self.all.is_empty() || std::thread::panicking();
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!(value(HELD), Some("c~d=e~t2:h:1 a=b~=t1:h:1"));
         let held = read_held(value(HELD).unwrap().as_bytes());
         assert_eq!(held, [job_hold(&b, true), job_hold(&a, false)]);
-        // A run within that one hands on what it doesn't use itself.
+        // An inner run passes on the holds that it doesn't use itself.
         let nothing = HeldLocks::none(locks().client());
         let inner = nothing.environment(&names[1..], &held, &who, false);
         assert_eq!(inner[4].1.to_str(), value(HELD));

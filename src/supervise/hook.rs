@@ -1,10 +1,11 @@
-//! The script of `REDLOCK_HOOK`, which is called when something happens to a run: beside its COMMAND, and no part of it.
+//! The script in `REDLOCK_HOOK`. redlock calls it on events of a
+//! run, beside COMMAND: the script isn't part of COMMAND's tree.
 //!
-//! A process of ours in a session of its own, in which nothing of redlock is open, starts the script, adopts what that leaves
-//! behind, and kills all of it when its time is over. So the script is waited for by nobody, outlives redlock, and gets
-//! no signal of its terminal; and by the name of that process its tree differs from COMMAND's. (See [`sys::HOOK`].)
+//! A helper process with a session of its own starts the script, adopts its orphans, and kills its whole tree after a
+//! time limit. The helper inherits no descriptors of redlock. So nobody waits for the script; it outlives redlock and
+//! gets no signals from the terminal. The helper's name distinguishes its tree from COMMAND's (see [`sys::HOOK`]).
 //!
-//! A run calls it at most once for each event, so that few of them are there at a time.
+//! A run calls the hook at most once per event, so few helpers exist at a time.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -30,45 +31,45 @@ use crate::sys;
 use crate::sys::poll::{self, readable};
 use crate::variables::{BY, COMMAND, EVENT, FENCE, JSON, NAME, RAN_MS, REASON, STATUS, WAITED_MS};
 
-/// How long the script may take, with all that it starts: time for a few tries of a request.
+/// Longest run of the script and all that it starts: enough for a few tries of a request.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Longest pause before what is left after that is killed again.
+/// Pause before the rest is killed again after that limit.
 const KILL_AGAIN: Duration = Duration::from_millis(200);
 
-/// Longest text of an event, in bytes, and most fencing tokens. As JSON, which may be six times as long, all of them are shorter
-/// than the 128 KiB that the kernel passes in a variable.
+/// Longest text of an event, in bytes, and the largest number of fencing tokens. JSON may be
+/// six times as long, and even then all variables stay below the kernel's limit of 128 KiB.
 const LONGEST_TEXT: usize = 3000;
 const MOST_FENCES: usize = 1000;
 
-/// What our variables begin with.
+/// Prefix of redlock's own variables.
 const OURS: &[u8] = b"REDLOCK_";
 
-/// The script, and what it is told each time.
+/// The script, and the facts about a run that each event includes.
 pub struct Hook<'a> {
     pub script: &'a str,
     pub names: &'a [Name],
     pub who: &'a Who,
-    /// Of what is held, in the order of the names.
+    /// Fencing tokens of the held locks, in the order of `names`.
     pub fences: Vec<u64>,
-    /// How long the locks were waited for, in milliseconds.
+    /// Time spent waiting for the locks, in milliseconds.
     pub waited_ms: u64,
 }
 
-/// What has happened.
+/// An event, and its details.
 #[derive(Default)]
 pub struct News {
     pub event: &'static str,
-    /// How long COMMAND has run, where it has.
+    /// Time that COMMAND has run, if it was started.
     pub ran: Option<Duration>,
-    /// How the run ends, where it does.
+    /// Exit status of the run, if it has ended.
     pub exit: Option<Exit>,
-    /// Who holds or has taken the lock, or has stopped the run, where that is known.
+    /// Client that holds or has taken the lock, or has stopped the run, if known.
     pub by: Option<String>,
 }
 
 impl Hook<'_> {
-    /// The fences of these locks.
+    /// Returns the fencing tokens of these locks.
     pub fn fences(names: &[Name], holds: &HeldLocks) -> Vec<u64> {
         let fence = |name: &Name| {
             let mut all = holds.all.iter();
@@ -78,7 +79,7 @@ impl Hook<'_> {
         names.iter().filter_map(fence).collect()
     }
 
-    /// Tells the script. Where that isn't possible, nothing changes for the run.
+    /// Calls the script. A failure doesn't affect the run.
     pub fn tell(&self, news: &News, verbosity: Verbosity) {
         let started = open_null().and_then(|null| self.call(news, null));
         if let Err(error) = started {
@@ -87,12 +88,13 @@ impl Hook<'_> {
         }
     }
 
-    /// Calls the script, and waits for nothing but a fork. Its exit status is written to `result`.
+    /// Starts the script, and waits only for a fork. The helper writes the script's exit status to `result`.
     fn call(&self, news: &News, result: File) -> io::Result<()> {
         let script = CString::new(self.script)?;
         let words = [c"sh".into(), c"-c".into(), c"--".into(), script];
         let variables = self.environment(news)?;
-        // For a moment whoever forks has the name of its child, and redlock's main thread must not be taken for that.
+        // A forking thread briefly has the name of its child, and
+        // redlock's main thread must not be mistaken for a helper.
         let forking = sys::start_thread("hook", sys::USUAL_STACK, move || {
             let work = |result: File| attend(result, &words, &variables);
             let _ = sys::fork_apart(sys::HOOK, result, work);
@@ -101,7 +103,8 @@ impl Hook<'_> {
         Ok(())
     }
 
-    /// Our environment, in which of our variables only those are that tell the news: others may be secrets.
+    /// Returns the script's environment: all variables of others, but of
+    /// redlock's own only those of the event, because the rest may be secret.
     fn environment(&self, news: &News) -> io::Result<Vec<CString>> {
         let is_others = |text: &&std::ffi::CStr| !text.to_bytes().starts_with(OURS);
         let others = sys::all_variables().into_iter().filter(is_others);
@@ -110,7 +113,7 @@ impl Hook<'_> {
         others.map(|text| Ok(text.to_owned())).chain(own).collect()
     }
 
-    /// Returns the variables that tell the news, as `NAME=value` texts: unknown values are empty.
+    /// Returns the event's variables, as `NAME=value` texts; unknown values are empty.
     fn told(&self, news: &News) -> [String; 10] {
         let names = truncated(list_of(self.names).to_string_lossy().into_owned());
         let fences = &self.fences[..self.fences.len().min(MOST_FENCES)];
@@ -138,7 +141,7 @@ impl Hook<'_> {
             }
             number => number.to_string(),
         };
-        // What others are called is theirs to choose: in JSON it is as they have chosen.
+        // Other clients choose their own names, so this one is escaped. The JSON has the original.
         let by = truncated(escaped(&text("by")).into_owned());
         [
             (EVENT, text("event")),
@@ -156,7 +159,7 @@ impl Hook<'_> {
     }
 }
 
-/// Cuts a text that is too long, and ends it with an ellipsis.
+/// Shortens a text that is too long, and appends an ellipsis.
 fn truncated(mut text: String) -> String {
     if text.len() > LONGEST_TEXT {
         let is_boundary = |end: &usize| text.is_char_boundary(*end);
@@ -171,11 +174,11 @@ fn open_null() -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open("/dev/null")
 }
 
-/// A test of the script that is under way.
+/// A running test of the script.
 pub struct HookTest(PipeReader);
 
 impl HookTest {
-    /// Calls the script with the event `test`, without waiting for its end.
+    /// Calls the script with the event `test`, and doesn't wait for its end.
     ///
     /// # Errors
     /// If the script can't be started.
@@ -196,7 +199,8 @@ impl HookTest {
         Ok(Self(status))
     }
 
-    /// Waits for the script's exit status, which is 128 + N if a signal N ended it. `None` if it hasn't ended by then.
+    /// Waits for the script's exit status: 128 + N if signal N
+    /// ended it. Returns `None` if it hasn't ended by `until`.
     ///
     /// # Errors
     /// If the script can't be started.
@@ -211,7 +215,7 @@ impl HookTest {
     }
 }
 
-/// All the life of the process that starts the script.
+/// Runs the helper process: starts the script, reports its status, and reaps or kills its tree.
 fn attend(mut result: File, words: &[CString], variables: &[CString]) {
     let Ok(null) = open_null() else {
         return;
@@ -220,7 +224,7 @@ fn attend(mut result: File, words: &[CString], variables: &[CString]) {
     let Ok(ends) = sys::signal_descriptor(&[SIGCHLD]) else {
         return;
     };
-    // What it leaves behind would become a child of the redlock that it tells of.
+    // Otherwise the script's orphans would become children of redlock.
     if sys::adopt_orphans().is_err() {
         return;
     }
@@ -238,7 +242,7 @@ fn attend(mut result: File, words: &[CString], variables: &[CString]) {
     };
     loop {
         while let Ok(Some(_)) = sys::next_signal(&ends) {}
-        // Until nothing is left: it would become a child of redlock.
+        // Continues until nothing is left, because any rest would become a child of redlock.
         let Ok(ended) = sys::reap() else { return };
         if let Some((pid, status)) = ended {
             if pid == script.as_raw() {

@@ -1,7 +1,7 @@
-//! The keeper: a process that stays behind to renew a lock for as long as another process lives.
+//! The keeper: a background process that renews a lock while another process, the script, is alive.
 //!
-//! To a [`Supervision`] that process is what COMMAND is to a run. It isn't our child, so its end is seen
-//! by its pidfd, and its status stays unknown.
+//! For a [`Supervision`] the script takes COMMAND's place. The script isn't the
+//! keeper's child: a pidfd shows its end, and its exit status may stay unknown.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,20 +24,20 @@ use crate::supervise::script::Script;
 use crate::supervise::tree::Tree;
 use crate::sys;
 
-/// The process for which a lock is kept, and what it starts from then on.
+/// The script for which a lock is kept, and the processes it starts from now on.
 pub struct Target {
     pid: Pid,
     tree: Tree,
     script: Script,
-    /// Its identity, by which its descendants recognize it.
+    /// Identity of the script, by which its descendants recognize it.
     pub instance: String,
 }
 
 impl Target {
-    /// The process with this pid.
+    /// Opens the process with this pid. Set `warned` if redlock will only warn it, and never stop it.
     ///
     /// # Errors
-    /// `NotFound`, or that we may not signal it, unless it is only to be `warned`.
+    /// `NotFound`, or an error if redlock may not signal the process and `warned` is false.
     pub fn new(pid: i32, warned: bool, with_children: bool) -> io::Result<Self> {
         let process = ProcessFd::of(pid)?.ok_or(io::ErrorKind::NotFound)?;
         if !warned {
@@ -60,14 +60,14 @@ impl Target {
         })
     }
 
-    /// Its pid, and itself.
+    /// Returns the script's pid, and the process itself.
     pub fn process(&self) -> (i32, &ProcessFd) {
         (self.pid.as_raw(), &self.script.process)
     }
 }
 
-/// Leaves a keeper behind: returns in this process at once, and in the keeper when all is over, with how it ended: as
-/// a command that has a status where that is known to nobody.
+/// Forks a keeper. Returns `None` in this process at once. Returns the exit status in
+/// the keeper when it has finished; an unknown status of the script counts as success.
 pub fn leave_behind(
     target: Target,
     terms: &Terms,
@@ -84,7 +84,7 @@ pub fn leave_behind(
     let forked =
         forked.context("can't start the keeper, the background process that renews the lock")?;
     if forked.is_some() {
-        // Everything is the keeper's now.
+        // The keeper owns the locks from now on.
         holds.leave();
         return Ok(None);
     }
@@ -97,7 +97,7 @@ pub fn leave_behind(
         walk: Duration::ZERO,
         script: Some(target.script),
     };
-    // What an outer job holds has its token, and that job works under it as well.
+    // Ids of reentered locks are left out, because the outer job's other work has them as well.
     child.tree.evidence.ids = holds.ids();
     let mut supervision = Supervision::new(terms, child, holds, signals);
     let timer = Timer::new().map_err(Into::into);

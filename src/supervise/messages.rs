@@ -1,4 +1,4 @@
-//! Messages and calls of the hook while COMMAND runs.
+//! Messages and hook calls while COMMAND is running.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::protocol::{Locks, Name, Who};
 use crate::report::{self, Verbosity, cancelled, lost};
 use crate::sys;
 
-/// Conditions of a supervision, and names for its messages.
+/// Conditions of a supervision, and the names for its messages.
 pub struct Terms<'a> {
-    /// Everything except what begins when the work does.
+    /// Policy of the session; its `timeout_at` and `has_hook` are set when the work starts.
     pub policy: Policy,
-    /// How long the work may take.
+    /// Longest time that the work may take.
     pub timeout: Option<Duration>,
     pub names: &'a [Name],
     pub locks: &'a Locks,
@@ -24,12 +24,12 @@ pub struct Terms<'a> {
     pub hook: Option<&'a Hook<'a>>,
 }
 
-/// The messages of a run, and what they depend on.
+/// A run's messages, and the state they depend on.
 pub struct Messages<'a> {
     terms: &'a Terms<'a>,
-    /// Last trouble with the locks.
+    /// Most recent trouble with the locks.
     trouble: Option<LockNews>,
-    /// Message for the next answer of Redis, if the user knows that Redis doesn't answer.
+    /// Message for the next answer of Redis, set if the user knows that Redis isn't answering.
     after_silence: Option<&'static str>,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Takes in news of the locks. `stood_still`: a request that has timed out says nothing about Redis.
+    /// Records news about the locks. `stood_still`: redlock was suspended, so a timeout says nothing about Redis.
     pub fn note(&mut self, news: &LockNews, stood_still: bool) {
         let verbosity = self.terms.verbosity;
         match news {
@@ -50,7 +50,7 @@ impl<'a> Messages<'a> {
                 is_renewed: true, ..
             } => {
                 verbosity.verbose("lease renewed");
-                // A lock that was lost, or that another run wants, stays so.
+                // A success doesn't undo the loss of a lock, or another client's request to end this run.
                 self.trouble.take_if(|it| matches!(it, LockNews::Failed(_)));
             }
             LockNews::Held { .. } => {}
@@ -69,7 +69,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Reports that Redis has given no answer, or no good one, for so long.
+    /// Reports that no renewal has succeeded for `lasting`.
     pub fn report_silence(&mut self, lasting: Duration, stop_in: Duration) {
         let [lasting, left] = [lasting, stop_in].map(report::format_duration);
         let locks = match self.terms.names {
@@ -97,19 +97,19 @@ impl<'a> Messages<'a> {
         self.after_silence = Some(after);
     }
 
-    /// Reports that Redis answers again.
+    /// Reports that Redis is answering again.
     pub fn report_answer(&mut self) {
         if let Some(line) = self.after_silence.take() {
             self.terms.verbosity.info(line);
         }
     }
 
-    /// Returns true if a lock was taken away: others of the run are still renewed.
+    /// Returns true if a lock was taken away. The other locks of the run are still renewed.
     pub fn has_lost_one(&self) -> bool {
         matches!(self.trouble, Some(LockNews::Lost { .. }))
     }
 
-    /// Returns what happened to the lock, in words. `silence`: the reason if no answer says that.
+    /// Returns the reason for the loss of the lock, in words. `silence` is the reason if no answer gives one.
     pub fn loss(&self, silence: &str) -> String {
         let what = match self.terms.names {
             [name] => format!("lock \"{name}\" was"),
@@ -130,7 +130,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Returns the client that has taken the lock, or wants the run to end, if that is known.
+    /// Returns the client that has taken the lock, or has asked the run to end, if known.
     pub fn by(&self) -> Option<String> {
         match self.trouble.as_ref()? {
             LockNews::Lost { loss, .. } => {
@@ -143,7 +143,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Tells the hook, if there is one. `ran`: how long COMMAND has run.
+    /// Calls the hook, if there is one. `ran`: time that COMMAND has run.
     pub fn tell(&self, event: &'static str, ran: Option<Duration>) {
         if let Some(hook) = self.terms.hook {
             let by = self.by();
@@ -158,8 +158,8 @@ impl<'a> Messages<'a> {
     }
 }
 
-/// Says that a signal of another process or of the kernel killed COMMAND, unless a shell would be silent, too: cron mails
-/// only what is printed.
+/// Reports that a signal from another process or the kernel killed COMMAND, because
+/// cron mails only what is printed. Stays silent for SIGINT and SIGPIPE, as shells do.
 pub fn report_foreign_kill(number: i32) {
     let name = match Signal::try_from(number) {
         Ok(Signal::SIGINT | Signal::SIGPIPE) => return,

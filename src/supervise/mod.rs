@@ -1,5 +1,5 @@
-//! Work under its locks, until both are over: the work of a run, which is its child, and that of a keeper, which is another
-//! process. One loop watches both, by the decisions of a [`Session`], which `run` carries out.
+//! Supervises work until it ends and its locks are released. The work is the child of a run, or the process
+//! that a keeper watches. Both use the same event loop: a [`Session`] decides, and `run` performs its actions.
 
 pub mod child;
 pub mod environment;
@@ -31,7 +31,7 @@ use crate::decide::session::{Action, Event, Session};
 use crate::signal::Signals;
 use crate::sys::TerminalModes;
 
-/// Work under its locks.
+/// Work, its locks, and everything that the event loop needs.
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 struct Supervision<'a> {
     terms: &'a Terms<'a>,
@@ -40,25 +40,25 @@ struct Supervision<'a> {
     session: Session,
     holds: &'a mut HeldLocks,
     signals: &'a Signals,
-    /// The user knows that there are processes which redlock may not signal.
+    /// The user has been told that redlock may not signal some processes.
     refused_named: bool,
-    /// The user knows what can't be killed.
+    /// The user has been told which processes can't be killed.
     survivors_named: bool,
     job_control: JobControl,
-    /// redlock woke long after COMMAND had to be stopped.
+    /// redlock woke long after COMMAND should have been stopped, as after a suspend.
     stood_still: bool,
     /// The first signal to redlock that may end COMMAND.
     signal: Option<i32>,
     /// Modes of the terminal before COMMAND changed them, if there is a terminal.
     modes: Option<TerminalModes>,
-    /// When COMMAND was started.
+    /// Start of COMMAND.
     began: Moment,
 }
 
-/// A part of the way to the end, which is an exit, or an error of something that watching needs.
+/// A step of the loop: continue, or break with the exit status, or with an error of a call that supervising needs.
 type Step<T = ()> = ControlFlow<Result<Exit>, T>;
 
-/// What watching needs.
+/// Turns an error of a call that supervising needs into the end of the loop.
 fn needed<T>(result: Result<T, impl Into<io::Error>>) -> Step<T> {
     match result {
         Ok(value) => ControlFlow::Continue(value),
@@ -67,17 +67,17 @@ fn needed<T>(result: Result<T, impl Into<io::Error>>) -> Step<T> {
 }
 
 impl Supervision<'_> {
-    /// When the work has to be asked to stop, or killed.
+    /// Returns when the work must be asked to stop, or killed.
     fn next_stop(&self) -> Option<Moment> {
         self.session.next_stop(&self.holds.renewals)
     }
 
-    /// Has the session decide about an event.
+    /// Returns the session's actions for `event`.
     fn decide(&mut self, event: Event) -> Vec<Action> {
         self.session.on_event(event, &self.holds.renewals, now())
     }
 
-    /// Waits for whatever comes next, until the session says that all is over.
+    /// Runs the loop until the session finishes or supervising fails.
     fn run(&mut self, timer: &mut Timer) -> Result<Exit> {
         loop {
             if let ControlFlow::Break(end) = self.turn(timer) {
@@ -86,7 +86,7 @@ impl Supervision<'_> {
         }
     }
 
-    /// Does what is due, and takes in what comes then.
+    /// Runs one turn of the loop: does what is due, sleeps, and handles the events that have come.
     fn turn(&mut self, timer: &mut Timer) -> Step {
         self.apply(Event::Tick)?;
         if self.holds.renewals.renewal_is_due(now()) {
@@ -99,13 +99,14 @@ impl Supervision<'_> {
         self.take_news()
     }
 
-    /// Takes in what became of renewals.
+    /// Handles the results of renewals and checks.
     fn take_news(&mut self) -> Step {
         let news = self.holds.news();
         news.iter().try_for_each(|news| self.on_news(news))
     }
 
-    /// Has the session decide about an event, and carries that out. The watchdog gets the deadline first, as COMMAND may stop us.
+    /// Performs the session's actions for `event`. The watchdog gets
+    /// the deadline first, because COMMAND may suspend redlock.
     fn apply(&mut self, event: Event) -> Step {
         let actions = self.decide(event);
         self.tell_watchdog();
@@ -114,7 +115,7 @@ impl Supervision<'_> {
             .try_for_each(|action| self.perform(action))
     }
 
-    /// Tells the watchdog by when COMMAND has to be dead.
+    /// Tells the watchdog the moment when COMMAND must be dead.
     fn tell_watchdog(&mut self) {
         let renewals = &self.holds.renewals;
         if let Some(watchdog) = &mut self.holds.watchdog {

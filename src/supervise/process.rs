@@ -1,9 +1,9 @@
-//! Processes of this host: descriptors of them, and the identity by which a holder recognizes itself among the ancestors
-//! of a waiter.
+//! Processes of this host: their descriptors, and the identity
+//! by which a waiter recognizes a holder among its ancestors.
 //!
-//! A process is identified by the boot it lives in, its pid namespace, its pid, and a moment at which it was
-//! alive: a process that has the pid but started later is another one. (Its own start
-//! time would say the same, but /proc/self takes a twentieth of a short run to come into being.)
+//! The identity of a process consists of the boot, the pid namespace, the pid, and a time at
+//! which the process was alive. A process with this pid that started later is a different one.
+//! (The start time would do as well, but opening /proc/self takes a twentieth of a short run.)
 
 use std::fmt;
 use std::fs;
@@ -19,19 +19,19 @@ use crate::clock::now;
 use crate::supervise::procfs::{self, Stat, ancestors, read};
 use crate::sys::{self, poll};
 
-/// Returns this process's identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>`; `None` if the kernel
-/// doesn't tell the first two.
+/// Returns this process's identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>`.
+/// Returns `None` if the kernel doesn't provide the first two.
 pub fn instance() -> Option<String> {
     identity(process::id())
 }
 
-/// Returns the identity of a process that is alive.
+/// Returns the identity of a running process.
 fn identity(pid: impl fmt::Display) -> Option<String> {
     let alive = now().since_boot().as_millis();
     Some(format!("{}:{pid}:{alive}", scope()?))
 }
 
-/// The command line of a process; empty where it can't be known.
+/// Returns the command line of a process; empty if it can't be read.
 pub fn command_line(pid: i32) -> Vec<String> {
     if !procfs::has_own_proc() {
         return Vec::new();
@@ -44,7 +44,7 @@ pub fn command_line(pid: i32) -> Vec<String> {
         .collect()
 }
 
-/// Returns this boot and this pid namespace, in which a pid means the same process.
+/// Returns this boot and this pid namespace: within both, a pid identifies one process at a time.
 fn scope() -> Option<String> {
     let boot = read("/proc/sys/kernel/random/boot_id")?;
     let link = fs::read_link("/proc/self/ns/pid").ok()?;
@@ -53,36 +53,36 @@ fn scope() -> Option<String> {
     Some(format!("{}:{pids}", boot.trim()))
 }
 
-/// A process that lives, or has lived: it can't be mistaken for another one.
+/// A process that is alive or has ended, and can't be confused with a later process of the same pid.
 pub struct ProcessFd(OwnedFd);
 
 impl ProcessFd {
-    /// The process that has this pid now; `None` when there is none.
+    /// Opens the process that has this pid now. Returns `None` if there is none.
     pub fn of(pid: i32) -> io::Result<Option<Self>> {
         let process = sys::pidfd(pid)?.map(Self);
         Ok(process.filter(|process| !process.has_ended()))
     }
 
-    /// Returns the process's identity; `pid` is its own.
+    /// Returns the process's identity; `pid` must be its pid.
     pub fn instance(&self, pid: i32) -> Option<String> {
         let identity = identity(pid)?;
-        // It had that pid all the while.
+        // The process was alive until now, so it had this pid all the time.
         (!self.has_ended()).then_some(identity)
     }
 
-    /// Sends it a signal; 0 only asks whether we may.
+    /// Sends the process a signal; 0 only checks the permission.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         sys::signal(self.0.as_fd(), signal)
     }
 
-    /// Whether the process has ended (it may still have to be reaped).
+    /// Returns true if the process has ended, even if it isn't reaped yet.
     pub fn has_ended(&self) -> bool {
         poll::is_ready(poll::readable(self.0.as_fd()), Duration::ZERO)
     }
 
-    /// How it ended, if it has and the kernel says so; `pid` is its own.
+    /// Returns the exit status, if the process has ended and the kernel provides the status; `pid` must be its pid.
     pub fn exit_status(&self, pid: i32) -> Option<ExitStatus> {
-        // Until it is reaped the pid is its own, and the one way; after that the other is.
+        // /proc has the status until the process is reaped, and the pidfd has it after that.
         let unreaped = Stat::read(Pid::from_raw(pid)).map(|stat| stat.exit_code);
         let unreaped = unreaped.filter(|&code| code != 0);
         sys::exit_status(self.0.as_fd()).or(unreaped.map(ExitStatus::from_raw))
@@ -95,13 +95,13 @@ impl AsFd for ProcessFd {
     }
 }
 
-/// Returns the pid of the process with this identity if that process has started this one. (No process of another host, boot
-/// or namespace has.)
+/// Returns the pid of the process with this identity if it is an ancestor of
+/// this process. A process of another host, boot or pid namespace is not.
 pub fn ancestor(instance: &str) -> Option<i32> {
     let identity = instance.strip_prefix(&scope()?)?.strip_prefix(':')?;
     let (pid, alive) = identity.split_once(':')?;
     let (pid, alive) = (pid.parse().ok()?, alive.parse().ok()?);
-    // A later process with the same pid is another one.
+    // A process with the same pid that started later is a different one.
     let is_same =
         |stat: &Stat| stat.pid.as_raw() == pid && stat.started <= Duration::from_millis(alive);
     ancestors(Pid::this())
@@ -126,11 +126,11 @@ mod tests {
         assert_eq!(inode.to_str(), Some(&*format!("pid:[{namespace}]")));
         let with = |boot: &str, pid: &str, alive: &str| format!("{boot}:{namespace}:{pid}:{alive}");
         for unknown in [
-            // A process that had that pid before.
+            // The identity of an earlier process with that pid.
             &with(boot, pid, "1"),
             &with("elsewhere", pid, alive),
             &format!("{boot}:1:{pid}:{alive}"),
-            // This process, and one that no Linux has.
+            // This process itself, and pids that no Linux process has.
             &instance().unwrap(),
             &with(boot, &i32::MAX.to_string(), alive),
             &with(boot, "0", alive),

@@ -1,4 +1,4 @@
-//! Processes as the kernel shows them to everybody in /proc.
+//! Processes, as the kernel shows them in /proc.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -13,23 +13,23 @@ use nix::unistd::Pid;
 use crate::protocol;
 use crate::sys;
 
-/// Whether a process is of the user that we are.
+/// Returns true if a process belongs to redlock's user.
 pub fn is_of_our_user(pid: Pid) -> bool {
     let metadata = fs::metadata(format!("/proc/{pid}"));
     metadata.is_ok_and(|metadata| metadata.uid() == nix::unistd::geteuid().as_raw())
 }
 
-/// Returns the soft limit of file locks of a process.
+/// Returns a process's soft limit of file locks.
 pub fn limit_of(pid: Pid) -> Option<u64> {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let mut lines = limits.lines();
     let soft = lines.find_map(|line| line.strip_prefix("Max file locks"))?;
-    // Without a number there is no limit.
+    // The text is "unlimited" if there is no limit.
     let soft = soft.split_ascii_whitespace().next()?;
     Some(soft.parse().unwrap_or(u64::MAX))
 }
 
-/// Whether a process executes the same program file as we do.
+/// Returns true if a process executes the same program file as this one.
 fn has_our_program(pid: Pid) -> bool {
     let file = |path: &str| {
         let metadata = fs::metadata(path).ok()?;
@@ -39,7 +39,7 @@ fn has_our_program(pid: Pid) -> bool {
     ours.is_some() && file(&format!("/proc/{pid}/exe")) == ours
 }
 
-/// Whether there is a process with this pid, also one that may not be looked at: only the kernel's word counts.
+/// Returns true if a process with this pid exists, even if redlock may not look at it. Asks the kernel, not /proc.
 pub fn is_there(pid: Pid) -> bool {
     let permission = sys::kill(pid.as_raw(), 0);
     permission
@@ -47,7 +47,7 @@ pub fn is_there(pid: Pid) -> bool {
         .is_none_or(|error| error.raw_os_error() != Some(libc::ESRCH))
 }
 
-/// Whether the process with this pid has not ended. One that may not be looked at counts as alive.
+/// Returns true if the process with this pid has not ended. A process that redlock may not look at counts as alive.
 pub fn is_alive(pid: Pid) -> bool {
     Process::read(pid).is_some_and(|process| process.is_alive())
 }
@@ -56,7 +56,7 @@ pub fn is_alive(pid: Pid) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Process {
     pub pid: Pid,
-    /// `None` if it may not be looked at.
+    /// Start time since boot; `None` if redlock may not look at the process.
     pub started: Option<Duration>,
 }
 
@@ -67,7 +67,7 @@ impl Process {
         (started.is_some() || is_there(pid)).then_some(Self { pid, started })
     }
 
-    /// Returns true if the process still has that pid, and has not ended.
+    /// Returns true if the process still has this pid and has not ended.
     pub fn is_alive(&self) -> bool {
         match Stat::read(self.pid) {
             Some(stat) => stat.process() == *self && !stat.has_ended,
@@ -75,23 +75,23 @@ impl Process {
         }
     }
 
-    /// Sends a signal to the process, unless it has ended.
+    /// Sends the process a signal, unless it has ended. Returns true if that worked.
     pub fn signal(&self, signal: i32) -> bool {
         self.is_alive() && sys::kill(self.pid.as_raw(), signal).is_ok()
     }
 }
 
-/// Longest line of ancestors that is followed, however they change meanwhile.
+/// Largest number of ancestors to follow: a bound, because ancestors may change meanwhile.
 const MOST_ANCESTORS: usize = 100;
 
-/// Returns the ancestors of a process, as far as they can be seen: an ancestor in another pid namespace has no number here.
-/// Later there are only fewer: the kernel gives an orphan to another ancestor, or to the first process.
+/// Returns the ancestors of a process, except those in outer pid namespaces, which have no pid here. Ancestors
+/// only become fewer with time, because the kernel gives orphans to another ancestor or to the first process.
 pub fn ancestors(of: Pid) -> impl Iterator<Item = Stat> {
     let line = std::iter::successors(Stat::read(of), |stat| Stat::read(stat.parent));
     line.skip(1).take(MOST_ANCESTORS)
 }
 
-/// The children of a process: of all its threads, or of the main one alone.
+/// Returns the children of a process, or only those of its main thread.
 pub fn children(of: Pid, of_main_thread: bool) -> Vec<Pid> {
     let threads = match fs::read_dir(format!("/proc/{of}/task")) {
         Ok(threads) if has_own_proc() => threads,
@@ -106,7 +106,7 @@ pub fn children(of: Pid, of_main_thread: bool) -> Vec<Pid> {
                 let numbers = list.split_ascii_whitespace();
                 pids.extend(numbers.filter_map(|pid| pid.parse().ok().map(Pid::from_raw)));
             }
-            // The thread has ended, or this kernel was built without that file.
+            // The thread has ended, or the kernel was built without this file.
             Err(_) if !thread.path().join("children").exists() && thread.path().exists() => {
                 let stats = processes().unwrap_or_default().into_iter();
                 return stats
@@ -120,61 +120,61 @@ pub fn children(of: Pid, of_main_thread: bool) -> Vec<Pid> {
     pids
 }
 
-/// Facts that the kernel tells everybody of a process.
+/// Facts about a process that the kernel shows to every user.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Stat {
     pub pid: Pid,
     pub parent: Pid,
-    /// The number of its process group.
+    /// Id of the process group.
     pub group: i32,
-    /// The number of its session.
+    /// Id of the session.
     pub session: i32,
-    /// When it started, since boot, rounded down to ticks of 10 ms.
+    /// Start time since boot, rounded down to ticks of 10 ms.
     pub started: Duration,
-    /// A zombie, which its parent must reap.
+    /// The process is a zombie, which its parent must reap.
     pub has_ended: bool,
     /// A signal has stopped it.
     pub is_stopped: bool,
-    /// The process waits for a device, uninterruptibly.
+    /// The process waits uninterruptibly for a device.
     pub waits_for_device: bool,
     pub is_kernel_thread: bool,
     /// The process has the name of a watchdog.
     is_named_helper: bool,
-    /// The process has the name of a helper: a lock's keeper, or one that starts a server or calls a hook.
+    /// The process has the name of another helper: a keeper, a hook's helper, or a starter of a local server.
     is_named_keeper: bool,
-    /// The process was forked, and has executed nothing since: it works for the program that has forked it.
+    /// The process was forked and has executed no program since, so it belongs to the program that forked it.
     pub is_fork: bool,
     /// The program is timeout(1).
     pub is_timeout: bool,
-    /// `None` where we may not know.
+    /// Execution of the program; `None` if redlock may not know it.
     pub execution: Option<Execution>,
-    /// The set of signals that the process ignores, without real-time signals.
+    /// Bit set of the ignored signals, without real-time signals.
     ignored: u64,
-    /// End of the process, as wait(2) has it: 0 before that, and if we may not know.
+    /// Exit status as in wait(2); 0 until the process ends, or if redlock may not know it.
     pub exit_code: i32,
 }
 
-/// The first process, which adopts all orphans that no other does.
+/// The first process, which adopts all orphans that no other process adopts.
 pub const FIRST: Pid = Pid::from_raw(1);
 
-/// The flag of the kernel's own threads, `PF_KTHREAD`.
+/// Flag of the kernel's own threads, `PF_KTHREAD`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// The flag of what was forked and has executed nothing since, `PF_FORKNOEXEC`.
+/// Flag of a process that was forked and has executed nothing since, `PF_FORKNOEXEC`.
 const FORK: u64 = 0x40;
 
-/// The execution of a program, by the addresses of its stack, words and environment: the kernel chooses others each time, and
-/// a fork keeps those.
+/// An execution of a program, identified by the addresses of its stack, arguments and
+/// environment. The kernel chooses new addresses at each execution, and a fork keeps them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Execution([u64; 3]);
 
-/// The flag of a process whose addresses are the same each time, `ADDR_NO_RANDOMIZE`.
+/// Flag of a process whose addresses aren't randomized, `ADDR_NO_RANDOMIZE`.
 const SAME_ADDRESSES: u64 = 0x0004_0000;
 
 impl Execution {
-    /// Returns the execution of a process; `None` if others may look the same, as all forks of a program do, or if we may not
-    /// know.
+    /// Returns the execution of a process. Returns `None` if others may have the
+    /// same addresses, as forks of one program do, or if redlock may not know them.
     pub fn of(pid: Pid) -> Option<Self> {
         let stat = Stat::read(pid)?;
         let is_random = read("/proc/sys/kernel/randomize_va_space")?.trim() != "0";
@@ -186,33 +186,35 @@ impl Execution {
 }
 
 impl Stat {
-    /// Reads what is known of a process; `None` if there is none.
+    /// Reads the facts about a process. Returns `None` if there is none.
     pub fn read(pid: Pid) -> Option<Self> {
         let stat = read(&format!("/proc/{pid}/stat"))?;
         has_own_proc().then(|| Self::parse(pid, &stat))?
     }
 
-    /// Whether it works for a redlock that may be stopped.
+    /// Returns true for a watchdog: it works for a redlock that may be suspended.
     pub fn is_helper(&self) -> bool {
         self.is_named_helper && self.is_redlocks_own()
     }
 
-    /// Whether it keeps a lock, or works for a redlock otherwise, and is no work of a command.
+    /// Returns true if the process keeps a lock or does other work for a redlock, so that it isn't part of a COMMAND.
     pub fn is_keeper(&self) -> bool {
         (self.is_named_keeper && self.is_redlocks_own()) || self.is_local_server()
     }
 
-    /// Returns true for a server of this host that redlock has started; such a server leads a session.
+    /// Returns true for a local server that redlock has started. Such a server leads a session.
     fn is_local_server(&self) -> bool {
         self.session == self.pid.as_raw() && protocol::is_local_server(self.pid.as_raw())
     }
 
-    /// Whether a redlock has forked it: any process may have such a name.
+    /// Returns true if a redlock has forked the process: a name
+    /// alone proves nothing, because any process may choose it.
     fn is_redlocks_own(&self) -> bool {
         self.is_fork && has_our_program(self.pid)
     }
 
-    /// Returns true if the process ignores this signal; false for real-time signals, of which the kernel doesn't tell.
+    /// Returns true if the process ignores this signal; false for
+    /// real-time signals, which the kernel doesn't list here.
     pub fn ignores(&self, signal: i32) -> bool {
         (1..32).contains(&signal) && self.ignored & (1 << (signal - 1)) != 0
     }
@@ -226,7 +228,7 @@ impl Stat {
     }
 
     fn parse(pid: Pid, stat: &str) -> Option<Self> {
-        // The program's name, in parentheses, may contain anything.
+        // The program's name, in parentheses, may contain any characters.
         let (name, fields) = stat.rsplit_once(')')?;
         let name = name.split_once('(').map_or(name, |(_, name)| name);
         let is_one_of = |names: &[&CStr]| names.iter().any(|it| it.to_bytes() == name.as_bytes());
@@ -234,7 +236,7 @@ impl Stat {
         let field = |number: usize| fields.get(number - 3).copied();
         let ticks: u64 = field(22)?.parse().ok()?;
         let flags: u64 = field(9)?.parse().ok()?;
-        // The process ends, and nothing of its program runs any more.
+        // The process is ending, and none of its program runs any more.
         let has_no_memory = flags & KERNEL_THREAD == 0 && field(23)? == "0";
         let address = |number| field(number).and_then(|field| field.parse().ok());
         let places = [28, 48, 50].map(|number| address(number).unwrap_or(0));
@@ -244,7 +246,8 @@ impl Stat {
             group: field(5)?.parse().ok()?,
             session: field(6)?.parse().ok()?,
             started: Duration::from_millis(ticks.saturating_mul(10)),
-            // Where the first thread has ended before the others, it looks just so.
+            // If the first thread has ended before the others, its
+            // state looks the same, so the number of threads decides.
             has_ended: (matches!(field(3)?, "Z" | "X") || has_no_memory)
                 && field(20)?.parse::<u32>().ok()? <= 1,
             is_stopped: field(3)? == "T",
@@ -252,7 +255,7 @@ impl Stat {
             is_kernel_thread: flags & KERNEL_THREAD != 0,
             is_fork: flags & FORK != 0,
             is_timeout: name == "timeout",
-            // All are 0 where we may not know.
+            // All addresses are 0 if redlock may not know them.
             execution: (!places.contains(&0)).then_some(Execution(places)),
             is_named_helper: name.as_bytes() == sys::WATCHDOG.to_bytes(),
             is_named_keeper: is_one_of(&[sys::KEEPER, sys::HOOK, sys::LOCAL_SERVER]),
@@ -262,7 +265,7 @@ impl Stat {
     }
 }
 
-/// A short file of the kernel's. The name of a program in it is cut after 15 bytes, which may be within a character.
+/// Reads a short file of /proc. The kernel cuts a program's name after 15 bytes, maybe within a character.
 pub fn read(path: &str) -> Option<String> {
     try_read(path).ok()
 }
@@ -273,19 +276,19 @@ fn try_read(path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text[..length]).into_owned())
 }
 
-/// Whether we couldn't look, as no descriptor or memory is left for that.
+/// Returns true if the error is a lack of descriptors or memory, so that it says nothing about the process.
 pub fn could_not_look(error: &io::Error) -> bool {
     let lacks = [libc::EMFILE, libc::ENFILE, libc::ENOMEM].map(Some);
     lacks.contains(&error.raw_os_error())
 }
 
-/// Message for a /proc that isn't this namespace's (see [`has_own_proc`]), with the remedy.
+/// Error for a /proc of another pid namespace (see [`has_own_proc`]), with the remedy.
 pub const FOREIGN_PROC: &str = "/proc belongs to another pid namespace, so redlock can't find child processes; mount it anew (unshare --mount-proc)";
 
-/// Whether /proc has the processes that we see. In a new pid namespace it is still that of the outer one until it is
-/// mounted again, and its numbers are those of other processes here.
+/// Returns true if /proc shows the processes of this pid namespace. In a new namespace, /proc
+/// still shows the outer one until it is mounted again, and its pids mean other processes here.
 pub fn has_own_proc() -> bool {
-    // A fork of another thread finds nothing half done, as it might with a lock.
+    // Atomic instead of locked, because a fork of another thread might find a lock taken.
     static IS_OURS: AtomicBool = AtomicBool::new(false);
     if IS_OURS.load(Ordering::Relaxed) {
         return true;
@@ -296,15 +299,15 @@ pub fn has_own_proc() -> bool {
             IS_OURS.store(is_ours, Ordering::Relaxed);
             is_ours
         }
-        // Nothing is there, or we couldn't look this time, which says nothing.
+        // /proc isn't mounted, or couldn't be read this time, which says nothing about its namespace.
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 
-/// Returns all processes that we can see.
+/// Returns all visible processes.
 ///
 /// # Errors
-/// The processes can't be listed, or no descriptor or memory is left to look at one.
+/// Fails if the processes can't be listed, or if descriptors or memory run out.
 pub fn processes() -> io::Result<Vec<Stat>> {
     if !has_own_proc() {
         return Err(io::ErrorKind::NotFound.into());
@@ -318,14 +321,14 @@ pub fn processes() -> io::Result<Vec<Stat>> {
         match try_read(&format!("/proc/{pid}/stat")) {
             Ok(stat) => processes.extend(Stat::parse(Pid::from_raw(pid), &stat)),
             Err(error) if could_not_look(&error) => return Err(error),
-            // The process has ended, or we may not look at it.
+            // The process has ended, or redlock may not look at it.
             Err(_) => {}
         }
     }
     Ok(processes)
 }
 
-/// Whether we see the processes of all users. Where /proc is mounted with `hidepid`, that is root alone.
+/// Returns true if redlock sees the processes of all users. If /proc is mounted with `hidepid`, only root does.
 pub fn sees_all() -> bool {
     let Some(mounts) = fs::read_to_string("/proc/self/mountinfo").ok() else {
         return false;
@@ -336,8 +339,8 @@ pub fn sees_all() -> bool {
     Stat::read(FIRST).is_some() && (!hides || nix::unistd::geteuid().is_root())
 }
 
-/// The environment with which a process was started, as `NAME=value` texts that end with a zero byte. Where its
-/// first thread has ended, only the others have it.
+/// Returns the environment with which a process was started, as `NAME=value` texts that end
+/// with a zero byte. If its first thread has ended, only the other threads still have it.
 pub fn environment(pid: Pid) -> io::Result<Vec<u8>> {
     let first = fs::read(format!("/proc/{pid}/environ"));
     let has_it = |text: &io::Result<Vec<u8>>| text.as_ref().is_ok_and(|text| !text.is_empty());

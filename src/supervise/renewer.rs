@@ -1,11 +1,12 @@
-//! The background thread that keeps leases alive.
+//! The background thread that renews leases.
 //!
-//! It carries out one task after the other, with the client that comes with the task, and sends back
-//! the results and the client, which is open if its connection is still good. When a task is due,
-//! and what follows from it, is decided by `decide/renewals.rs`. So a connection that hangs delays this thread alone,
-//! never the main thread, which watches the deadline. Between two tasks the main thread has the client, so
-//! that it gets what the server pushes, and can release the lock without waking another thread. The
-//! thread starts with the first task: a short run never has it.
+//! The thread carries out one task after the other. Each task brings the client, and the
+//! thread sends it back with the results; its connection stays open unless it failed.
+//! `decide/renewals.rs` decides when a task is due and what follows from its results. So a
+//! hung connection delays only this thread, never the main thread, which watches the deadline.
+//!
+//! Between tasks the main thread has the client. So it receives the server's pushes, and can release the
+//! lock without waking another thread. The renewer starts with the first task: a short run never has it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,64 +22,64 @@ use crate::decide::renewals::{Answer, Task};
 use crate::protocol::{Claim, Client, Error, Guard, LeaseState};
 use crate::sys;
 
-/// A task with all that it needs.
+/// A task, and everything that it needs.
 pub struct RenewalTask {
     pub task: Task,
     pub client: Client,
-    /// All holds that are renewed: this run's, and those of runs around it.
+    /// All holds to renew: this run's, and those of surrounding runs.
     pub claims: Vec<Claim>,
-    /// Holds of runs elsewhere, which renew them. If there are any, they alone are extended.
+    /// Guards of holds that runs elsewhere renew. If there are any, the task only extends these.
     pub guards: Vec<Guard>,
-    /// The length of each lease by a renewal.
+    /// Length of a lease after a renewal.
     pub ttl: Duration,
     pub on_renewal: Option<OnRenewal>,
 }
 
-/// Work for the renewer's thread; a task returns its result.
+/// Work for the renewer's thread. Only a task returns a result.
 pub type Call = Box<dyn FnOnce() -> Option<Completed> + Send>;
 
-/// What is called, in the renewer's thread, once a renewal of all claims has succeeded, with the moment at which it was sent.
+/// Callback that the renewer's thread runs after a renewal of all claims has succeeded, with the time of its request.
 pub type OnRenewal = Box<dyn Fn(Moment) + Send>;
 
-/// A task that was carried out.
+/// A task that was carried out, and its results.
 pub struct Completed {
-    /// Open, if its connection is still good.
+    /// The client, which is connected unless its connection failed.
     pub client: Client,
-    /// Answers, and the error that ended the task, if one did.
+    /// Answers, and the error that ended the task, if any.
     pub answers: Vec<Result<Answer, Error>>,
 }
 
-/// The pause before another try to wake the thread that decides.
+/// Pause before another try to wake the main thread.
 const WAKE_AGAIN: Duration = Duration::from_millis(1);
 
-/// An end, or an answer, that takes longer than this is slow.
+/// Time from which an answer, or the end of a task, is slow.
 const SLOW_ANSWER: Duration = Duration::from_millis(500);
 
-/// A running renewer.
+/// A running renewer thread.
 pub struct Renewer {
-    /// `None` only when the thread is to end.
+    /// Channel for work; `None` only to end the thread.
     orders: Option<Sender<Call>>,
     completed: Receiver<Completed>,
     wake: Arc<EventFd>,
-    /// How long the job may take that is being done; `None`: none is.
+    /// Longest duration of the current task; `None` if there is none.
     busy: Option<Duration>,
-    /// `None` once it has hung for longer than that.
+    /// The thread; `None` once it has hung for longer than that.
     thread: Option<JoinHandle<()>>,
 }
 
 impl Renewer {
-    /// Starts the thread. It lives for as long as the process, or until this is dropped.
+    /// Starts the thread, which runs until the process ends or the `Renewer` is dropped.
     pub fn start() -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = Arc::new(EventFd::from_flags(flags)?);
         let (orders, ordered) = channel::<Call>();
-        // The thread alone reports, so that nobody waits for a thread that is gone.
+        // Only the thread owns a sender, so the main thread never waits for a thread that is gone.
         let (report, completed) = channel();
         let waker = Arc::clone(&wake);
         let thread = sys::start_thread("renewer", sys::USUAL_STACK, move || {
             for completed in ordered.into_iter().filter_map(|call| call()) {
                 let is_heard = report.send(completed).is_ok();
-                // An answer that the other thread doesn't hear of would count for nothing.
+                // The answer would be lost if the main thread weren't woken.
                 while is_heard && waker.write(1).is_err() {
                     std::thread::sleep(WAKE_AGAIN);
                 }
@@ -93,23 +94,23 @@ impl Renewer {
         })
     }
 
-    /// Has a task carried out, each step within the limit of its client.
+    /// Starts a task, whose steps keep to the limit of its client.
     pub fn start_task(&mut self, task: RenewalTask) {
-        // For connecting, for the renewal, and for the look after it. Somewhat more, so that the
-        // thread that waits for a task doesn't give up just before it is done.
+        // Allows for connecting, for the renewal, and for the check after it. The
+        // addition keeps the main thread from giving up just before the task ends.
         let patience = task.client.longest(3) + Duration::from_millis(200);
-        // A thread that is gone does nothing; the deadline takes care of that.
+        // If the thread is gone, the task isn't done, and the deadline handles that.
         let is_sent = self.call(Box::new(move || Some(task.carry_out())));
         self.busy = is_sent.then_some(patience);
     }
 
-    /// Has something done by the thread, before the next task. Returns false if the thread is gone.
+    /// Lets the thread run `call` before the next task. Returns false if the thread is gone.
     pub fn call(&self, call: Call) -> bool {
         let orders = self.orders.as_ref();
         orders.is_some_and(|orders| orders.send(call).is_ok())
     }
 
-    /// What was done, if it is.
+    /// Returns the results of the task, if it has ended.
     pub fn completed(&mut self) -> Option<Completed> {
         let _ = self.wake.read();
         let completed = self.completed.try_recv().ok()?;
@@ -117,9 +118,8 @@ impl Renewer {
         Some(completed)
     }
 
-    /// Waits for a task that is being carried out: at most the limit of its client for connecting, and as
-    /// much for each of two answers, whatever the thread hangs in, and no longer than `within`. Calls `is_slow` when
-    /// that takes longer than a moment.
+    /// Waits for the current task: for the client's limit to connect, and as long again for each of
+    /// two answers, but no longer than `within`. Calls `is_slow` if that takes longer than a moment.
     pub fn finish(
         &mut self,
         within: Option<Duration>,
@@ -140,8 +140,8 @@ impl Renewer {
     }
 }
 
-/// A thread that has nothing to do ends first: else it, and not the process, might be the last to go, and
-/// would clear up on the processor where the next holder's command is being started.
+/// Lets an idle thread end before the process does. Otherwise the thread might end
+/// last, and its cleanup would take the processor from the next holder's command.
 impl Drop for Renewer {
     fn drop(&mut self) {
         self.orders = None;
@@ -160,12 +160,12 @@ impl AsFd for Renewer {
 }
 
 impl RenewalTask {
-    /// After a failure the answer may still come, so that connection was given up and the next try
-    /// makes a fresh one; what was learned before it counts.
+    /// Carries out the task. After a failure its answer may still arrive, so the
+    /// next try uses a fresh connection. Answers from before the failure stay valid.
     pub fn carry_out(mut self) -> Completed {
         let mut answers = Vec::new();
         let mut done = self.ask(&mut answers);
-        // A fresh connection goes to another node of the cluster.
+        // A fresh connection may go to another node of the cluster.
         if done.as_ref().is_err_and(Error::goes_elsewhere) {
             done = self.ask(&mut answers);
         }
@@ -200,15 +200,15 @@ impl RenewalTask {
                 return Ok(());
             }
         }
-        // A renewal, too, changes the key, after which tracking has to be requested again; and
-        // changes from before that request are not reported.
+        // The server reports a key's changes once, and only those after a request for
+        // tracking. The renewal itself changes the key, so tracking must be requested again.
         let sent = now();
         let states = Claim::check_all(&self.claims, client, ttl)?;
         let checked = answer(Task::Check, sent, self.claims.iter(), states);
         if client.deployment.replication().is_some()
             && checked.shortest().is_some_and(|left| left > ttl)
         {
-            // What the work has extended is replicated when a later renewal is.
+            // The next renewal replicates the extension that the work has made.
             Claim::renew_all(&self.claims, client, ttl)?;
         }
         answers.push(Ok(checked));

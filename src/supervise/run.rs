@@ -1,7 +1,7 @@
-//! The time while COMMAND runs: events go to the session, and its decisions are carried out here.
+//! Supervision while COMMAND is running: passes events to the session, and performs its actions.
 //!
-//! The only way out is to stop COMMAND, reap it, and release the locks, in this order. What is decided is
-//! done first and reported after that.
+//! The loop ends only after it has stopped COMMAND, reaped it, and released
+//! the locks, in this order. redlock acts first and reports second.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -33,20 +33,20 @@ use crate::supervise::watchdog::Watchdog;
 use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes, poll};
 use crate::systemd;
 
-/// A signal that asks every process of the job to end reaches the watchdog within this time after redlock. Other signals come
-/// often, and don't wait.
+/// Longest delay between redlock and the watchdog in receiving a signal for the whole
+/// job. Only signals that ask the job to end are worth this wait; others come often.
 const REACHES_ALL_WITHIN: Duration = Duration::from_millis(50);
 
-/// How many signals are taken in before the next look at the clock.
+/// Number of signals to handle before checking the clock again.
 const AT_ONCE: usize = 64;
 
-/// To look for all that works under the locks may take this part of the time until it has to be stopped.
+/// Part of the time until the work must stop that a search for its processes may take.
 const LOOKS_FOR: u32 = 8;
 
-/// How long to wait for a COMMAND that was killed because we can't go on.
+/// Longest wait for a COMMAND that was killed because redlock can't go on.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(1);
 
-/// How a run comes by signals and time.
+/// Sources of a run's signals and timeouts.
 pub struct EventSources {
     pub signals: Signals,
     pub timer: Timer,
@@ -61,8 +61,8 @@ impl EventSources {
     }
 }
 
-/// Starts work and does what the session decides until it has ended. What can't be reaped may still be at work: its locks
-/// are left to their leases.
+/// Starts the work and supervises it until it ends. If something couldn't be
+/// reaped it may still be working, so its locks are left to their leases.
 pub fn supervise(
     terms: &Terms,
     work: &Work,
@@ -77,7 +77,7 @@ pub fn supervise(
     systemd::ready(&format!("running {}", report::describe_job(terms.who)));
     let mut supervision = Supervision::new(terms, child, holds, signals);
     supervision.modes = modes;
-    // Without a lock nothing was acquired.
+    // A job that runs without locks has acquired nothing.
     if !supervision.holds.all.is_empty() {
         supervision.messages.tell("acquired", None);
     }
@@ -85,21 +85,21 @@ pub fn supervise(
     Ok(supervision.end(exit))
 }
 
-/// How work ended.
+/// Result of a supervised job.
 pub struct WorkResult {
     pub exit: Exit,
-    /// How long it took.
+    /// Time that the work took.
     pub ran: Duration,
-    /// Who has taken the lock, or has stopped the work, where that is known and somebody is told.
+    /// Client that has taken the lock or stopped the work, if it is known and there is a hook.
     pub by: Option<String>,
 }
 
-/// Time before the end of a lease from which work that was killed, and still lives, keeps its lock.
+/// Time before the end of a lease from which killed work that is still alive keeps its lock.
 const INSIST_BEFORE: Duration = Duration::from_millis(100);
 
-/// Returns true if timeout(1) in redlock's group has sent a signal to that whole group: it ignores the signal, which
-/// reaches it as well, and then continues the group. Any other sender of the group, such as a script that runs `kill $!`,
-/// may have meant redlock alone: COMMAND gets the signal twice rather than never.
+/// Returns true if timeout(1) has sent a signal to the whole process group. timeout ignores that
+/// signal, and continues the group after it. Any other sender in the group, such as a script's
+/// `kill $!`, may have meant redlock alone. So COMMAND rather gets the signal twice than never.
 fn was_sent_to_group(received: &ReceivedSignal) -> bool {
     let is_relay = |sender: Stat| {
         let is_in_group = sender.group == getpgrp().as_raw();
@@ -139,18 +139,19 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Takes in the signals that have come.
+    /// Handles the signals that have arrived.
     fn take_signals(&mut self) -> Step {
         for _ in 0..AT_ONCE {
             let Some(received) = needed(self.signals.next())? else {
                 break;
             };
             if received.signal == SIGCHLD {
-                // What ended is seen by reaping.
+                // `reap` finds the processes that have ended.
                 self.look_whether_stopped();
                 continue;
             }
-            // A keeper's signals are for nobody else; a person doesn't want the lock to be kept for what can't be killed.
+            // A keeper forwards only SIGTERM. Once it has killed the
+            // script, a signal means that nobody should wait for the rest.
             if self.child.script.is_some() && !self.session.has_killed() {
                 if received.signal == SIGTERM {
                     self.child.forward(SIGTERM);
@@ -167,7 +168,7 @@ impl<'a> Supervision<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Returns which processes besides redlock a signal was sent to. (The session judges signals of the terminal.)
+    /// Returns which processes, besides redlock, have got a signal. The session judges signals from the terminal.
     fn reach_of(&mut self, received: &ReceivedSignal) -> Reach {
         if received.from_kernel {
             Reach::Unknown
@@ -180,8 +181,9 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Returns whether a signal was sent to every process of the job: the watchdog has got it from the same process as well.
-    /// (`pkill -P` signals redlock's children, of which the watchdog is one, and another process redlock.)
+    /// Returns true if every process of the job has got a signal, because the
+    /// watchdog has got it from the same sender. (`pkill -P` signals redlock's
+    /// children, and with them the watchdog, but another process signals redlock.)
     fn has_reached_all(&mut self, received: &ReceivedSignal) -> bool {
         let within = if is_passed_up(received.signal) {
             REACHES_ALL_WITHIN
@@ -194,8 +196,8 @@ impl<'a> Supervision<'a> {
         watchdog.is_some_and(|watchdog| watchdog.has_got(received, within))
     }
 
-    /// Waits for the signal that has ended COMMAND: one for the whole job may reach redlock last, as Jenkins begins with the
-    /// children. What COMMAND has left has it then.
+    /// Waits until redlock also gets the signal that ended COMMAND, if COMMAND has left processes. A signal for
+    /// the whole job may reach redlock last: Jenkins begins with the children. They then need no second signal.
     fn await_own(&self, signal: Option<i32>) {
         let Some(signal) = signal.filter(|&signal| is_passed_up(signal)) else {
             return;
@@ -214,8 +216,8 @@ impl<'a> Supervision<'a> {
         self.job_control.look(|| self.child.stopped_by(), now());
     }
 
-    /// Stops redlock until another process continues it, then continues the job, if that is meant. When the lease ends, the
-    /// watchdog kills what works on meanwhile.
+    /// Suspends redlock until another process continues it, and then continues the job
+    /// if that was meant. The watchdog kills the work if the lease ends meanwhile.
     fn suspend(&mut self) -> io::Result<Refused> {
         let stop = self.next_stop();
         let is_continued = self.signals.suspend()?;
@@ -227,18 +229,18 @@ impl<'a> Supervision<'a> {
             return Ok(Refused::new());
         }
         if is_continued && self.child.is_stopped() && !sys::is_pending(SIGTSTP) {
-            // Somebody has continued us alone, and means all of the job.
+            // Another process has continued only redlock, and means the whole job.
             return Ok(self.child.continue_job());
         }
         if !is_continued && self.child.is_outside() {
-            // No shell could continue us, nor COMMAND.
+            // redlock couldn't be suspended, because no shell would continue it, so it continues COMMAND.
             return Ok(self.child.forward(SIGCONT));
         }
         Ok(Refused::new())
     }
 
-    /// Stops with a COMMAND that has been stopped for long enough, and all that it has started with it: what works needs
-    /// its lock.
+    /// Suspends redlock too when COMMAND and all that it started have been
+    /// stopped for long enough. A process that is still working needs the lock.
     fn notice_stop(&mut self) -> Step {
         if self.job_control.due().is_none_or(|due| now() < due) {
             return ControlFlow::Continue(());
@@ -247,14 +249,14 @@ impl<'a> Supervision<'a> {
         if self.child.is_stopped() && self.child.tree.is_stopped() {
             self.apply(session::Event::Stopped)?;
         }
-        // It may be stopped still, and what it has started may be stopped later.
+        // COMMAND may still be stopped, and its children may be stopped later.
         self.look_whether_stopped();
         ControlFlow::Continue(())
     }
 
-    /// Looks for all that works under the locks: when parents have ended, their children are harder to find.
+    /// Searches for all processes of the work, because children are harder to find after their parents have ended.
     fn look_at_work(&mut self) {
-        // The renewal is under way meanwhile, and its answer has to be heard in time.
+        // The search must be short, because the answer to the current renewal must be handled in time.
         let began = now();
         let left = self.next_stop().map(|stop| stop.since(began));
         let until = left.map(|left| began + left / LOOKS_FOR);
@@ -262,7 +264,7 @@ impl<'a> Supervision<'a> {
         self.session.walked(self.child.walk);
     }
 
-    /// Reports which processes we may not signal, once.
+    /// Reports once which processes redlock may not signal.
     fn note_refused(&mut self, refused: &[Pid]) {
         if refused.is_empty() || std::mem::replace(&mut self.refused_named, true) {
             return;
@@ -274,7 +276,7 @@ impl<'a> Supervision<'a> {
         self.session.was_refused();
     }
 
-    /// Something that supervising needs has failed: what can't be watched over is killed.
+    /// Kills the work, because a call that supervising needs has failed. A keeper that only warns sends its warning.
     fn give_up(&mut self, error: &anyhow::Error) -> Exit {
         if self.child.script.is_some() && self.terms.policy.only_warn {
             self.child.forward(SIGURG);
@@ -300,8 +302,8 @@ impl<'a> Supervision<'a> {
         Exit::Internal
     }
 
-    /// The run is over: reports what is left of it, and keeps what must not be released. Only the kernel's word that
-    /// nothing is left counts.
+    /// Ends the run: reports processes that are left, and keeps locks that
+    /// must not be released. Only the kernel can confirm that nothing is left.
     pub(super) fn end(mut self, exit: Result<Exit>) -> WorkResult {
         let exit = exit.unwrap_or_else(|error| self.give_up(&error));
         self.holds.watchdog.iter().for_each(Watchdog::dismiss);
@@ -321,7 +323,7 @@ impl<'a> Supervision<'a> {
             report::error(format_args!("{what}{lock}"));
             self.holds.leave();
         }
-        // What could not be looked at may still be at work.
+        // Processes that redlock can't see may still be working.
         let may_leave_work = self.terms.policy.with_children || !matches!(exit, Exit::Command(_));
         if self.child.script.is_some() && may_leave_work && !procfs::sees_all() {
             self.holds.leave();
@@ -363,9 +365,9 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    /// Returns what happened to the lock, in words.
+    /// Returns the reason for the loss of the lock, in words.
     fn loss(&self) -> String {
-        // Also if redlock asks by now: a renewal was due, too.
+        // Checked first, because a renewal is under way after a suspend as well.
         let silence = if self.stood_still {
             "redlock or this machine was suspended".into()
         } else if self.holds.renewals.is_under_way() {
@@ -376,7 +378,7 @@ impl<'a> Supervision<'a> {
         self.messages.loss(&silence)
     }
 
-    /// Asks COMMAND's tree to terminate, except what a signal of this reach has reached.
+    /// Sends SIGTERM to COMMAND's tree, except the processes that a signal with this `reach` has already reached.
     fn terminate(&mut self, reason: StopReason, reach: Reach) {
         let refused = self.child.terminate(self.next_stop(), reach);
         self.session.walked(self.child.walk);
@@ -421,7 +423,8 @@ impl<'a> Supervision<'a> {
             }
             Action::KillRest => {
                 let refused = self.child.kill();
-                // A large process takes a moment to end. If there is none left, the lock is kept for it.
+                // A large process takes a moment to end, so the guards
+                // only insist if the lease would end before that.
                 let lease = self.holds.lease();
                 let is_late = lease.is_some_and(|lease| lease.deadline() <= now() + INSIST_BEFORE);
                 if is_late || !refused.is_empty() {
@@ -452,7 +455,7 @@ impl<'a> Supervision<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Renews the locks. With the first renewal comes all that a short run never has.
+    /// Renews the locks. The first renewal also starts the watchdog, which a short run doesn't need.
     pub(super) fn renew(&mut self) {
         if self.child.script.is_none() {
             self.holds.start_watchdog(&self.child);
@@ -462,7 +465,7 @@ impl<'a> Supervision<'a> {
         self.look_at_work();
     }
 
-    /// Takes in what has ended.
+    /// Handles processes that have ended.
     pub(super) fn reap(&mut self) -> Step {
         while let Some(reaped) = needed(self.child.reap())? {
             match reaped {
@@ -479,7 +482,7 @@ impl<'a> Supervision<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Sleeps until something comes, or until it is `due` for the session or the locks; takes in what has come, except news.
+    /// Sleeps until an event, or until `due`. Handles all that has come, except news of the renewer.
     pub(super) fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> Step {
         let script = self.child.script.as_ref();
         let look_at = script.and_then(Script::look_at);
@@ -495,27 +498,27 @@ impl<'a> Supervision<'a> {
         let woke = now();
         if let Some(stop) = self.next_stop().filter(|&stop| woke >= stop) {
             self.stood_still |= woke >= stop + STOOD_STILL;
-            // A renewal may have succeeded meanwhile.
+            // A renewal may have succeeded meanwhile, which moves the time to stop.
             self.take_news()?;
         }
         self.take_signals()?;
-        // Another run may wait for what we hold; all else has time.
+        // Reaps early, because another run may be waiting for the lock.
         self.reap()?;
         self.notice_stop()
     }
 
-    /// Takes in a consequence of an answer. Notes what matters for messages first.
+    /// Handles a piece of news about the locks. Records it for later messages first.
     pub(super) fn on_news(&mut self, news: &LockNews) -> Step {
         if let LockNews::Held {
             is_renewed: true, ..
         } = news
         {
-            // An answer that came while redlock stood still may be too old, too.
+            // After a renewal, an earlier suspend doesn't explain a loss any more, unless this answer came too late as well.
             self.stood_still &= self.next_stop().is_some_and(|stop| now() >= stop);
         }
         self.messages.note(news, self.stood_still);
         match news {
-            // A keeper has one lock.
+            // A keeper has exactly one lock.
             LockNews::Released(_) if self.child.script.is_some() => {
                 ControlFlow::Break(Ok(Exit::Command(0)))
             }
@@ -530,6 +533,6 @@ impl<'a> Supervision<'a> {
     }
 }
 
-/// Delay after COMMAND's last moment from which redlock, or this machine, must have stood still: no busy machine keeps a
-/// process from waking for so long.
+/// Delay after the time to stop COMMAND that proves a suspend of
+/// redlock or the machine: even a busy machine wakes a process sooner.
 const STOOD_STILL: Duration = Duration::from_secs(1);

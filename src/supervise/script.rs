@@ -1,4 +1,4 @@
-//! The script for which a keeper keeps a lock. It isn't redlock's child, so a pidfd tells its end.
+//! The script of a keeper. The script isn't redlock's child, so a pidfd tells its end.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -15,33 +15,33 @@ use crate::supervise::procfs::{Execution, Process};
 use crate::supervise::tree::Tree;
 use crate::sys;
 
-/// The facts of a script that a keeper needs.
+/// Facts about a script that the keeper needs.
 #[derive(Clone)]
 pub(super) struct Script {
     pub(super) process: Arc<ProcessFd>,
-    /// The processes that had started it.
+    /// Ancestors of the script.
     pub(super) ancestors: Vec<Process>,
     pub(super) execution: Option<Execution>,
-    /// Orphans of its session are waited for.
+    /// The keeper waits for orphans in the script's session.
     pub(super) with_orphans: bool,
-    /// A process that may be of its work, and may be another job's as well: it is waited for, and never signalled.
+    /// A process that may be the script's, or another job's: the keeper waits for it, and never signals it.
     pub(super) suspect: Option<Process>,
 }
 
-/// How often a keeper checks whether the processes that a script has left have ended: they aren't its children.
+/// Interval at which a keeper checks whether the script's other processes have ended: they aren't its children.
 const LOOK_AT_REST_EVERY: Duration = Duration::from_millis(50);
 
 /// Result of reaping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaped {
-    /// The child itself ended.
+    /// The child itself has ended.
     Child(ExitStatus),
-    /// It has ended before, and the kernel says that nothing of its tree is left.
+    /// The child had ended before, and the kernel confirms that nothing of its tree is left.
     Tree,
 }
 
 impl Script {
-    /// Notices its end, as for a child that is reaped. If the kernel doesn't say how the script ended, it ended well.
+    /// Returns the script's end, as reaping would for a child. An unknown status counts as success.
     pub(super) fn reap(&mut self, pid: Pid, reaped: &mut bool, tree: &mut Tree) -> Option<Reaped> {
         if !self.process.has_ended() {
             return None;
@@ -55,17 +55,17 @@ impl Script {
         self.has_wholly_ended(tree).then_some(Reaped::Tree)
     }
 
-    /// Becomes readable with its end.
+    /// Returns the descriptor that becomes readable when the script ends.
     pub(super) fn end(&self) -> Option<BorrowedFd<'_>> {
         (!self.process.has_ended()).then(|| self.process.as_fd())
     }
 
-    /// When to check whether what it has left has ended.
+    /// Returns when to check whether the script's other processes have ended.
     pub(super) fn look_at(&self) -> Option<Moment> {
         self.process.has_ended().then(|| now() + LOOK_AT_REST_EVERY)
     }
 
-    /// Signals it, and what was noted of its tree.
+    /// Signals the script and the recorded processes of its tree.
     fn signal_all(&self, tree: &Tree, signal: i32) {
         let _ = self.process.signal(signal);
         for process in &tree.found {
@@ -73,36 +73,37 @@ impl Script {
         }
     }
 
-    /// Notes what it has started: its descendants, what has the lock's token in its environment, and what it has forked just
-    /// before it ended, as far as that can be done in time. Returns whether all could be looked at.
+    /// Records the processes that the script has started, as far as there is time: its
+    /// descendants, those with the lock's token in their environments, and those that
+    /// it forked just before it ended. Returns true if all processes could be examined.
     fn find_marked(&self, tree: &mut Tree, until: Option<Moment>) -> bool {
         tree.note(until);
         let scanned = tree.scan(None, self.execution, until);
         scanned.unwrap_or_default()
     }
 
-    /// Asks it and its tree to terminate. To look at all processes may take longer on a busy machine than there
-    /// is time until they have to be killed.
+    /// Sends SIGTERM to the script and its tree. On a busy machine, examining
+    /// all processes may take longer than there is time until `kill_at`.
     pub(super) fn terminate(&self, tree: &mut Tree, kill_at: Option<Moment>) {
-        // Its children have no parent when it has ended.
+        // Recorded now, because the children lose their parent when the script ends.
         tree.note(kill_at);
-        // A stopped process takes its SIGTERM only when it goes on.
+        // A stopped process handles SIGTERM only when it continues.
         for signal in [SIGTERM, SIGCONT] {
             self.signal_all(tree, signal);
         }
-        let asked = tree.found.clone();
+        let signalled = tree.found.clone();
         self.find_marked(tree, kill_at);
-        // What that has started in turn may have lost the token.
+        // Their children may have lost the token.
         tree.note(kill_at);
         let all = tree.found.iter();
-        for process in all.filter(|process| !asked.contains(process)) {
+        for process in all.filter(|process| !signalled.contains(process)) {
             process.signal(SIGTERM);
             process.signal(SIGCONT);
         }
     }
 
-    /// Kills it and its tree. What is known of it is stopped first: it works no more, starts nothing, and what it has
-    /// started keeps its parent until it is found.
+    /// Kills the script and its tree. The recorded processes are stopped first: then
+    /// they start nothing, and their children keep their parent until they are found.
     pub(super) fn kill(&self, tree: &mut Tree) {
         self.signal_all(tree, SIGSTOP);
         tree.note(None);
@@ -111,16 +112,16 @@ impl Script {
         self.signal_all(tree, sys::SIGKILL);
     }
 
-    /// Returns true if the process has ended, and all that was noted of its tree.
+    /// Returns true if the script and all recorded processes of its tree have ended.
     fn has_ended(&self, tree: &Tree) -> bool {
         let mut rest = tree.found.iter().chain(&self.suspect);
         self.process.has_ended() && !rest.any(Process::is_alive)
     }
 
-    /// Returns true if the process has ended, and all that was or may be of its tree. A process that has lost its parent and the
-    /// lock's token may be another job's in an interactive session.
+    /// Returns true if the script has ended, and every process that was or may be part of its
+    /// tree. In an interactive session, a process without parent and token may be another job's.
     fn has_wholly_ended(&mut self, tree: &mut Tree) -> bool {
-        // What ends may have started something else before.
+        // A process may have started another one before it ended.
         if !self.has_ended(tree) || !self.find_marked(tree, None) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Processes that can't be killed, in words: which process, whose, and why.
+//! Descriptions of processes that can't be killed: which, whose, and why not.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,10 +9,10 @@ use nix::unistd::{Pid, Uid, User};
 use crate::supervise::procfs::{self, Stat};
 use crate::sys;
 
-/// Most processes that a message names.
+/// Most processes that a message lists.
 const MOST: usize = 3;
 
-/// Returns processes in a sentence: `process 12, process 13 (and 4 more)`.
+/// Returns a list of processes: `process 12, process 13 (and 4 more)`.
 pub(super) fn list(pids: &[Pid], name: impl Fn(Pid) -> String) -> String {
     let shown = pids.iter().take(MOST).map(|&pid| name(pid));
     let shown: Vec<String> = shown.collect();
@@ -23,12 +23,12 @@ pub(super) fn list(pids: &[Pid], name: impl Fn(Pid) -> String) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// Returns a process by its number.
+/// Returns the name of a process by its pid.
 pub(super) fn number(pid: Pid) -> String {
     format!("process {pid}")
 }
 
-/// Says what is left of a tree that was killed: `can't kill process 12 (cp of root): not permitted`.
+/// Describes the rest of a tree that was killed: `can't kill process 12 (cp of root): not permitted`.
 pub(super) fn described(left: &[Pid]) -> String {
     if left.is_empty() {
         return "processes of the command may still be running, and redlock can't see them".into();
@@ -41,7 +41,7 @@ fn describe(pid: Pid) -> String {
     format!("process {pid}{about}: {}", why(pid))
 }
 
-/// Its program and its user, where they may be known.
+/// Returns a process's program and user, if they can be read.
 fn about(pid: Pid) -> Option<String> {
     let program = procfs::read(&format!("/proc/{pid}/comm"))?;
     let uid = Uid::from_raw(fs::metadata(format!("/proc/{pid}")).ok()?.uid());

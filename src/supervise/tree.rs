@@ -1,10 +1,9 @@
-//! A command and all that it started: its tree.
+//! A process tree: a command and all that it started.
 //!
-//! There is one definition of it, used for waiting, signalling and killing: all descendants of a process, those in other
-//! process groups and sessions included, except those that were there before. Descendants whose parents have ended are
-//! found because they become ours (see [`sys::adopt_orphans`]), or where we are not their ancestor, by
-//! the lock's token in their environment. Keepers and what calls hooks are part of no tree: they
-//! end when what they watch has ended.
+//! Waiting, signalling and killing use this one definition: all descendants of a process, including those in other
+//! process groups and sessions, except those that were there before. Descendants without a parent become redlock's
+//! children (see [`sys::adopt_orphans`]). If redlock isn't an ancestor, it finds them by the lock's token in their
+//! environment. Keepers and the helpers of hooks aren't part of any tree: they end after the process they watch.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -20,48 +19,49 @@ use crate::supervise::procfs::{
 };
 use crate::sys;
 
-/// The descendants of a process, except those that were there before, and what those start.
+/// Descendants of a process, except those that were there before and their descendants.
 #[derive(Clone)]
 pub struct Tree {
     root: Pid,
-    /// The root is the redlock whose COMMAND this is: of its children, those of its main thread count, as its others start
-    /// what works for redlock itself.
+    /// The root is the redlock that started this COMMAND. Only children of its main thread
+    /// are members, because its other threads start processes that work for redlock itself.
     is_ours: bool,
-    /// The number of its session.
+    /// Session of the root.
     session: i32,
-    /// What was started before this moment was there before, and may become ours as an orphan.
+    /// Start of this tree. Older processes aren't members, even if they become redlock's children as orphans.
     since: Moment,
-    /// The children that the root had by then: start times have a resolution of only 10 ms.
+    /// Children that the root had by then, because start times have a resolution of only 10 ms.
     earlier: Vec<Process>,
-    /// The root, which isn't this process, has ended: its number may be another process's.
+    /// The root, which isn't this process, has ended: its pid may belong to another process.
     root_has_ended: bool,
-    /// The members that the last looks have noted.
+    /// Members that the last searches have recorded.
     pub found: Vec<Process>,
-    /// How an orphan of COMMAND is told from one of those.
+    /// Evidence by which an orphan of COMMAND differs from an orphan of an earlier process.
     pub evidence: Evidence,
 }
 
-/// What is known of COMMAND and all that it starts.
+/// Facts that identify COMMAND and all that it starts.
 #[derive(Clone, Default)]
 pub struct Evidence {
-    /// COMMAND itself, until it is reaped.
+    /// Pid of COMMAND, until COMMAND is reaped.
     pub command: Option<Pid>,
-    /// The limit that [`sys::with_lower_limit`] has lowered for all that COMMAND starts.
+    /// redlock's own limit, which [`sys::with_lower_limit`] has lowered for COMMAND and all that it starts.
     pub limit: Option<u64>,
-    /// Ids of the locks that are in the environments of COMMAND and of what it starts.
+    /// Ids of the locks in the environments of COMMAND and of all that it starts.
     pub ids: Vec<String>,
 }
 
-/// The kernel gives the start of a process in ticks of this length, rounded down.
+/// Length of the kernel's ticks, to which it rounds start times down.
 const TICK: Duration = Duration::from_millis(10);
 
 impl Tree {
-    /// What descends from us from now on. Costs next to nothing where we have no children yet.
+    /// Returns a tree of everything that descends from redlock from
+    /// now on. Costs almost nothing if redlock has no children.
     pub fn ours() -> Self {
         Self::of(Pid::this(), true)
     }
 
-    /// What descends from a process from now on.
+    /// Returns a tree of everything that descends from a process from now on.
     pub fn below(root: Pid) -> Self {
         Self::of(root, false)
     }
@@ -85,20 +85,19 @@ impl Tree {
         }
     }
 
-    /// Shows all members but the root to `visit` as they are found, parents before children: a signal
-    /// that is sent at once reaches a process that is about to fork. Those that may not be looked at are members:
-    /// their parents tell of them. None of our own children can be
-    /// mistaken for another process, as only we reap them, and a parent that reaps its own in between
-    /// does so within the microseconds until the signal is sent.
+    /// Calls `visit` for each member except the root as it is found, parents before children. So a signal sent
+    /// by `visit` reaches a process that is about to fork. Processes that redlock may not look at are members if
+    /// their parents list them. A child of redlock can't be confused with another process, because only redlock
+    /// reaps it. Any other parent may reap its child only in the microseconds before the signal is sent.
     ///
-    /// A tree may be large: those are shown that are found until then. Whether these are all.
+    /// A large tree takes long: the walk ends at `until`. Returns true if it was complete.
     pub fn visit(&self, until: Option<Moment>, mut visit: impl FnMut(Pid)) -> bool {
         let mut seen = HashSet::from([self.root]);
         let mut parents = vec![self.root];
         if self.root_has_ended {
             parents.clear();
         }
-        // Orphans below another root become children of another process.
+        // Orphans below another root get other parents, so they are found only through the recorded processes.
         let noted = self.found.iter().filter(|_| !self.is_ours);
         for process in noted.filter(|process| process.is_alive()) {
             seen.insert(process.pid);
@@ -121,13 +120,13 @@ impl Tree {
         true
     }
 
-    /// Notes all members but the root that are found until then: when their parents have ended, that may be hard. Returns
-    /// whether there was time to find all.
+    /// Records all members except the root, until `until`, because they are hard to
+    /// find after their parents have ended. Returns true if the search was complete.
     pub fn note(&mut self, until: Option<Moment>) -> bool {
         let mut members = Vec::new();
         let is_whole = self.visit(until, |pid| members.extend(Process::read(pid)));
         let new: HashSet<Process> = members.iter().copied().collect();
-        // If there was nothing before, all that becomes ours is of the tree.
+        // If redlock had no children before, all orphans that it adopts are members, and a new search finds them.
         let may_be_missed = self.may_adopt_others();
         let is_kept = |process: &Process| !is_whole || (may_be_missed && process.is_alive());
         let earlier = self.found.drain(..);
@@ -136,16 +135,15 @@ impl Tree {
         is_whole
     }
 
-    /// Whether the kernel has given the parent of nothing that is left, or may be, to us: of our children, of which
-    /// there are some, each is known to be no member.
+    /// Returns true if redlock has children, and none of them is a member of the tree.
     pub fn has_only_earlier_children(&self) -> bool {
         let children = children(self.root, self.is_ours);
-        // Where none is found they couldn't be read.
+        // An empty list means that the children couldn't be read.
         let mut members = children.iter();
         !children.is_empty() && !members.any(|&child| self.is_member(self.root, child))
     }
 
-    /// The root has ended, or a child of ours was reaped: its number may be another's from now on.
+    /// Handles the end of the root or of a reaped child: its pid may belong to another process from now on.
     pub fn forget(&mut self, child: Pid) {
         self.root_has_ended |= child == self.root;
         let is_other = |process: &Process| process.started.is_some() || process.pid != child;
@@ -153,14 +151,14 @@ impl Tree {
         self.evidence.command = self.evidence.command.filter(|&command| command != child);
     }
 
-    /// Stops all members but the root, until no new one is found: what is stopped forks no more, and what it has forked keeps
-    /// its parent until it is found.
+    /// Stops all members except the root, until no new one appears: a stopped process
+    /// doesn't fork, and its children keep their parent until they are found.
     pub fn stop_all(&self) {
         let mut stopped = HashSet::new();
         loop {
             let before = stopped.len();
             self.visit(None, |pid| {
-                // What may not be stopped forks on, and isn't waited for.
+                // A process that can't be stopped may go on forking, and the loop doesn't wait for it.
                 if !stopped.contains(&pid) && sys::kill(pid.as_raw(), sys::SIGSTOP).is_ok() {
                     stopped.insert(pid);
                 }
@@ -171,19 +169,20 @@ impl Tree {
         }
     }
 
-    /// Returns all members but the root that aren't known to have ended.
+    /// Returns all members except the root that may still be alive.
     pub fn left(&self) -> Vec<Pid> {
         let mut left = Vec::new();
         self.visit(None, |pid| left.extend(is_alive(pid).then_some(pid)));
         left
     }
 
-    /// Notes what is certain to be of the tree even if its parent has ended: what was noted before, what has COMMAND's mark in
-    /// its environment, what is in this group that COMMAND has led, what was forked `by` this execution since (but not by what
-    /// it had forked before), and what descends from these. Returns whether all could be looked at in time.
+    /// Records all processes that are certain to be members even if their parents have ended: those recorded
+    /// before, those with COMMAND's mark in their environment, those in the `group` that COMMAND led, and
+    /// all their descendants. Processes that the execution `by` has forked since the start are members, too,
+    /// except those below its earlier forks. Returns true if all could be examined before `until`.
     ///
     /// # Errors
-    /// The processes can't be listed.
+    /// Fails if the processes can't be listed.
     pub fn scan(
         &mut self,
         group: Option<Pid>,
@@ -212,7 +211,7 @@ impl Tree {
             }
             let text = environment(stat.pid);
             is_whole &= !text.as_ref().is_err_and(could_not_look);
-            // Others may write the same into the environments of their processes.
+            // Other users may write the same text into the environments of their processes.
             let is_marked = text.as_ref().is_ok_and(|text| self.has_mark(text));
             let is_marked = is_marked && is_of_our_user(stat.pid);
             let is_new = !self.was_there_before(stat.process());
@@ -237,7 +236,7 @@ impl Tree {
         Ok(is_whole)
     }
 
-    /// Returns true if all members but the root are stopped by a signal, except watchdogs.
+    /// Returns true if a signal has stopped all members except the root and watchdogs.
     pub fn is_stopped(&self) -> bool {
         let mut all_rest = true;
         self.visit(None, |pid| {
@@ -249,10 +248,10 @@ impl Tree {
         all_rest
     }
 
-    /// Returns whether a child of this parent, which is the root or a member, is part of the tree. Others were there before,
-    /// were started by what was, or work for redlock itself.
+    /// Returns true if a child of `parent`, which is the root or a member, is a member.
+    /// Other children were there before, descend from those, or work for redlock itself.
     fn is_member(&self, parent: Pid, child: Pid) -> bool {
-        // The watchdog of a redlock that dies may become a child of its main thread for a moment.
+        // A dying redlock's watchdog may become a child of redlock's main thread for a moment.
         if child == Pid::this() {
             return false;
         }
@@ -269,18 +268,18 @@ impl Tree {
         !may_be_of_others || self.is_commands_orphan(process)
     }
 
-    /// Returns whether an environment is that of COMMAND, or of what COMMAND has started.
+    /// Returns true if an environment is that of COMMAND or of a process that it started.
     fn has_mark(&self, environment: &[u8]) -> bool {
         origin_of(environment, &self.evidence.ids) == Origin::Ours
     }
 
-    /// Whether orphans of others may become ours, too: the root has had children before.
+    /// Returns true if redlock may also adopt orphans of other processes, because it had children before COMMAND.
     pub fn may_adopt_others(&self) -> bool {
         self.is_ours && !self.earlier.is_empty()
     }
 
-    /// Returns whether COMMAND, or what it has started, has started a child of ours that may have had another parent before.
-    /// A job may clear its environment, but it doesn't know of the limit.
+    /// Returns true if COMMAND's tree started this child of redlock, which may be an adopted
+    /// orphan. A job may clear its environment, but it doesn't know about the lowered limit.
     fn is_commands_orphan(&self, process: Process) -> bool {
         let has_limit = |own: u64| limit_of(process.pid).is_none_or(|limit| limit < own);
         self.found.contains(&process)
@@ -288,20 +287,20 @@ impl Tree {
             || self.evidence.limit.is_none_or(has_limit)
     }
 
-    /// Finds a process that a script, the root of this tree which has ended, has started, and that was orphaned: by the lock's
-    /// token in its environment, or by the script's session. (A program like `env -i` clears the environment.) `ancestors`
-    /// had started the script: only these, and the first process, can have adopted orphans of its work. Returns `None` if
-    /// not all processes can be seen.
+    /// Finds an orphaned process that a script has started; the script, which has ended, is the root of
+    /// this tree. The lock's token in the environment identifies the process, or the script's session
+    /// does if a program such as `env -i` has cleared the environment. Only the script's `ancestors` and
+    /// the first process can have adopted its orphans. Returns `None` if not all processes are visible.
     pub fn orphan_of_script(&self, ancestors: &[Process]) -> Option<Process> {
         let all = processes().ok().filter(|_| sees_all())?;
-        // The keeper has become an orphan itself.
+        // The keeper has become an orphan itself, so its parent is the process that adopts orphans.
         let adopter = Pid::parent();
         let find = |pid: Pid| all.iter().find(|stat| stat.pid == pid);
         let is_earlier = |stat: &Stat| {
             let process = stat.process();
             self.earlier.contains(&process) || ancestors.contains(&process)
         };
-        // The times of starts are rounded, so that one shortly before may seem to be after that.
+        // Start times are rounded down, so a process may seem to have started before the tree.
         let is_younger = |stat: &Stat| stat.started + TICK > self.since.since_boot();
         // The kernel gives an orphan to the nearest ancestor that adopts orphans, or else to the first process.
         let may_adopt = |stat: &Stat| stat.pid == FIRST || ancestors.contains(&stat.process());
@@ -311,7 +310,7 @@ impl Tree {
                 let adopts = [FIRST, adopter].contains(&parent.pid);
                 adopts || parent.session != stat.session
             }
-            // Of its parent's work, or of none.
+            // The process works for its parent, which may not even be part of the work.
             Some(_) => false,
         };
         let is_redlocks = |stat: &Stat| stat.is_keeper() || stat.is_helper();
@@ -328,7 +327,7 @@ impl Tree {
         candidates.find(is_work).map(Stat::process)
     }
 
-    /// Whether a process below the root was there before.
+    /// Returns true if a process below the root was there before the tree's start.
     fn was_there_before(&self, process: Process) -> bool {
         let is_older = |started| started + TICK <= self.since.since_boot();
         process.started.is_some_and(is_older) || self.earlier.contains(&process)
@@ -345,7 +344,7 @@ mod tests {
         use std::os::unix::net::UnixStream;
 
         let tree = Tree::below(Pid::this());
-        let (mut found, finder) = UnixStream::pair().unwrap();
+        let (mut reader, finder) = UnixStream::pair().unwrap();
         let child = sys::fork_apart(c"looks", finder, |mut finder| {
             let mut is_found = false;
             tree.visit(None, |pid| is_found |= pid == Pid::this());
@@ -353,7 +352,7 @@ mod tests {
         })
         .unwrap();
         let mut is_found = [2];
-        found.read_exact(&mut is_found).unwrap();
+        reader.read_exact(&mut is_found).unwrap();
         sys::kill_and_reap(child);
         assert_eq!(is_found, [0]);
     }
@@ -366,7 +365,7 @@ mod tests {
         };
         let pid = |child: &std::process::Child| Pid::from_raw(child.id().cast_signed());
         let mut before = sleeper();
-        // Of all threads: a test isn't the main one.
+        // Includes the children of all threads, because a test doesn't run in the main thread.
         let tree = Tree::below(Pid::this());
         let mut after = sleeper();
         let mut members = Vec::new();

@@ -1,13 +1,16 @@
-//! The watchdog: a process beside a run that kills COMMAND's tree where redlock can't, as it was killed, or hasn't done it
-//! when the lease ends: stopped, held by a debugger, or late.
+//! The watchdog: a process beside a run that kills COMMAND's tree if redlock can't. redlock
+//! may have been killed, or may be suspended, held by a debugger, or late when the lease ends.
 //!
-//! Without a terminal COMMAND leads a process group of its own, so that a SIGKILL or SIGSTOP for the group of redlock
-//! doesn't reach it. The watchdog is in a session of its own, and only tells redlock of all other signals: one that
-//! reaches the watchdog there was sent to every process of the job. It holds COMMAND's descriptor,
-//! by which it kills COMMAND first of all, as a look into /proc may keep it waiting. Besides that it holds nothing but a
-//! pair of sockets, through which the main thread tells by when COMMAND has to be dead, and the thread that renews that a renewal has
-//! succeeded, as the main thread may be late to hear of it. It is forked by the thread that renews, when that begins: a
-//! short run never has it, and it is none of the main thread's children, all of which are COMMAND's.
+//! Without a terminal, COMMAND leads its own process group, so a SIGKILL or SIGSTOP for
+//! redlock's group doesn't reach it. The watchdog has its own session, and only reports other
+//! signals to redlock: a signal that reaches the watchdog was sent to every process of the job.
+//!
+//! The watchdog kills COMMAND first, through a pidfd, because reading /proc may block. Besides
+//! the pidfd it has only a socket. The main thread sends the moment when COMMAND must be dead.
+//! The renewer's thread reports each successful renewal, because the main thread may be late.
+//!
+//! The renewer's thread forks the watchdog at the first renewal, so a short run has none.
+//! The watchdog isn't a child of the main thread: all of those children are COMMAND's.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -28,48 +31,48 @@ use crate::supervise::renewer::{OnRenewal, Renewer};
 use crate::sys::poll::{self, readable};
 use crate::sys::{self, ReceivedSignal, WATCHDOG};
 
-/// How often it kills what is left.
+/// Longest pause between two attempts to kill what is left.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long a look for COMMAND's tree may take.
+/// Longest search for COMMAND's tree.
 const LOOK_FOR: Duration = Duration::from_secs(1);
 
-/// For how long it kills what a killed redlock has left: what withstands that can't be killed.
+/// Longest time for killing what a dead redlock has left: processes that survive this can't be killed.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 
-/// How long redlock waits for its number, where it was just begun.
+/// Longest wait for the pid of a watchdog whose start has just begun.
 const STARTS_WITHIN: Duration = Duration::from_millis(50);
 
-/// A signal for every process reaches redlock and the watchdog within this time, one after the other.
+/// Longest delay between redlock and the watchdog in receiving a signal for every process.
 const ONE_STOP: Duration = Duration::from_secs(5);
 
-/// A word for the watchdog with its moment; or a signal of the watchdog's with its sender, and when that came.
+/// A message to the watchdog with its moment; or a signal that the watchdog got, with sender and time.
 type Message = (Word, Moment);
 type Word = (i32, i32);
 
-/// COMMAND has ended, or is no longer to be killed.
+/// COMMAND has ended, or must not be killed any more.
 const DISMISSED: Word = (0, 0);
-/// COMMAND was reaped: its number, and that of its group, may be another's.
+/// COMMAND was reaped: its pid and process group may belong to another process.
 const REAPED: Word = (1, 0);
-/// By when COMMAND has to be dead, as far as the main thread knows.
+/// Moment when COMMAND must be dead, as far as the main thread knows.
 const DEAD_BY: Word = (2, 0);
-/// By when COMMAND has to be dead, whatever was renewed, as a lock is lost.
+/// Moment when COMMAND must be dead even if a renewal succeeds, because a lock is lost.
 const LOST: Word = (3, 0);
-/// A renewal has succeeded, so that COMMAND needn't be dead before this, though the main thread hasn't heard of it.
+/// A renewal has succeeded: COMMAND may live until this moment, even if the main thread doesn't know yet.
 const RENEWED: Word = (4, 0);
 
-/// The moment of a word without one, and the last moment of COMMAND if no lease ends.
+/// Moment of messages without one; also COMMAND's last moment if no lease ends.
 const NEVER: Moment = Moment::at(Duration::from_nanos(i64::MAX.cast_unsigned()));
 
-/// Sends a message, as two numbers and nanoseconds since boot. The kernel writes and reads so little as a whole. A watchdog
-/// that doesn't read has been stopped, too.
+/// Sends a message as two numbers and nanoseconds since boot. The kernel transfers so few
+/// bytes at once or not at all. A full socket means that the watchdog has been suspended, too.
 fn write(((first, second), at): Message, mut pipe: &File) -> io::Result<()> {
     let at = i64::try_from(at.since_boot().as_nanos()).unwrap_or(i64::MAX);
     let numbers = [first.into(), second.into(), at];
     pipe.write_all(&numbers.map(i64::to_ne_bytes).concat())
 }
 
-/// Returns the next message; `None` after the end of the other process.
+/// Returns the next message, or `None` if the other process has ended.
 fn read(mut pipe: &File) -> io::Result<Option<Message>> {
     let mut numbers = [[0; size_of::<i64>()]; 3];
     let length = pipe.read(numbers.as_flattened_mut())?;
@@ -79,26 +82,26 @@ fn read(mut pipe: &File) -> io::Result<Option<Message>> {
     Ok((length != 0).then_some(((number(first), number(second)), at)))
 }
 
-/// Returns what is compared of a signal that redlock and the watchdog have got.
+/// Returns the facts by which redlock and the watchdog compare a signal that both have got.
 fn word_of(received: &ReceivedSignal) -> Word {
     (received.signal, received.sender.map_or(-1, Pid::as_raw))
 }
 
-/// The watchdog, as redlock knows it.
+/// The watchdog from redlock's side.
 pub struct Watchdog {
     pipe: Arc<File>,
-    /// The last word of the main thread.
+    /// The main thread's last message.
     told: Message,
-    /// For how long COMMAND may work by a renewal, from when that is sent; `None`: no renewal counts.
+    /// Time that a renewal gives COMMAND, from the renewal's request on; `None` if renewals don't help any more.
     by_renewal: Option<Duration>,
-    /// Signals that it has got, and when.
+    /// Signals that the watchdog has got, and when.
     signals: Vec<Message>,
-    /// Its number comes when it was forked, and is its own until it is reaped here.
+    /// Channel for the watchdog's pid, which arrives after the fork and stays valid until `drop` reaps the process.
     number: Receiver<Pid>,
 }
 
 impl Watchdog {
-    /// Has one forked that kills this child, whose number is its own until this returns. The thread that renews does that.
+    /// Lets the renewer's thread fork a watchdog for this child, which must not have been reaped before the call.
     pub fn start(child: &Child, renewer: &Renewer) -> io::Result<Self> {
         let ends = UnixStream::pair()?;
         let file = |end: UnixStream| -> io::Result<File> {
@@ -129,7 +132,7 @@ impl Watchdog {
         })
     }
 
-    /// Tells it by when COMMAND has to be dead, as far as is known now, and for how long it may work by a renewal.
+    /// Sends the moment when COMMAND must be dead, and remembers how long a renewal lets COMMAND work.
     pub fn tell(&mut self, dead_by: Option<Moment>, by_renewal: Option<Duration>) {
         self.by_renewal = by_renewal;
         let word = match dead_by {
@@ -141,17 +144,17 @@ impl Watchdog {
         }
     }
 
-    /// COMMAND was reaped.
+    /// Reports that COMMAND was reaped.
     pub fn tell_reaped(&self) {
         let _ = write((REAPED, NEVER), &self.pipe);
     }
 
-    /// It is to kill nothing any more.
+    /// Tells the watchdog to kill nothing any more.
     pub fn dismiss(&self) {
         let _ = write((DISMISSED, NEVER), &self.pipe);
     }
 
-    /// Returns the call by which another thread tells it that a renewal has succeeded; `None` if no renewal counts.
+    /// Returns the callback by which the renewer's thread reports a renewal; `None` if renewals don't help any more.
     pub fn tells_renewal(&self) -> Option<OnRenewal> {
         let (pipe, lasting) = (Arc::clone(&self.pipe), self.by_renewal?);
         Some(Box::new(move |sent| {
@@ -159,8 +162,8 @@ impl Watchdog {
         }))
     }
 
-    /// Returns whether it has got this signal from the same process, or gets it within this time. A signal that it has got counts
-    /// once.
+    /// Returns true if the watchdog has got this signal from the same
+    /// sender, or gets it within this time. Consumes the signal.
     pub fn has_got(&mut self, received: &ReceivedSignal, within: Duration) -> bool {
         let signal = word_of(received);
         let until = now() + within;
@@ -179,7 +182,8 @@ impl Watchdog {
         }
     }
 
-    /// Takes in the signals that it has got. Returns whether it lives, or is about to: its end of the pipe is open.
+    /// Records the signals that the watchdog has got. Returns true
+    /// if its end of the socket is open: it is alive or starting.
     pub fn is_alive(&mut self) -> bool {
         loop {
             match read(&self.pipe) {
@@ -200,42 +204,43 @@ impl Drop for Watchdog {
     }
 }
 
-/// Returns the process that /proc shows under the number of a child.
+/// Returns the process that /proc shows for a child's pid.
 fn shown(child: &Child) -> Option<Process> {
     Stat::read(child.pid).map(|stat| stat.process())
 }
 
-/// State of the watchdog.
+/// State of the watchdog process.
 struct Watch {
     child: Child,
-    /// COMMAND as /proc has shown it before.
+    /// COMMAND, as /proc showed it when the watchdog was started.
     started: Option<Process>,
-    /// COMMAND itself, unless it was reaped before.
+    /// COMMAND's pidfd, unless COMMAND was already reaped.
     command: Option<ProcessFd>,
-    /// By when it has to be dead, by the main thread.
+    /// Moment when COMMAND must be dead, according to the main thread.
     by_main: Moment,
-    /// By when it has to be dead, by the last renewal.
+    /// Moment until which the last renewal lets COMMAND live.
     by_renewal: Option<Moment>,
 }
 
-/// The end of a watchdog's work.
+/// Reason for a watchdog's end.
 enum End {
     Dismissed,
     RedlockIsDead,
 }
 
 impl Watch {
-    /// All its life.
+    /// Runs the watchdog process until redlock dismisses it or is dead.
     fn run(mut self, pipe: &File) {
         let Ok(mut timer) = Timer::new() else { return };
-        // They are blocked, as in the thread that has forked this process.
+        // These signals are blocked, as in the thread that forked this process.
         let Ok(signals) = sys::signal_descriptor(&passed_on()) else {
             return;
         };
-        // A signal that came before the new session may have been sent to redlock's group alone, so that COMMAND lacks it.
+        // Discards signals from before the new session: they may
+        // have been meant for redlock's group, without COMMAND.
         while let Ok(Some(_)) = sys::next_signal(&signals) {}
-        // COMMAND is killed by that without a look at what may keep us waiting: its number, /proc. That shows another process
-        // once COMMAND was reaped, and with hidepid nothing of a setuid one.
+        // Opens COMMAND's pidfd, because kills through it need no pid and no /proc, which may block. /proc
+        // shows another process if COMMAND was reaped, and with hidepid it doesn't show a setuid one.
         let command = ProcessFd::of(self.child.pid.as_raw()).ok().flatten();
         let shown = shown(&self.child);
         let may_be = !self.child.reaped && (shown.is_none() || shown == self.started);
@@ -252,7 +257,7 @@ impl Watch {
                 self.child.kill();
                 now() + LOOK
             } else {
-                // What has lost its parent is hard to find when redlock is dead.
+                // A process that has lost its parent is hard to find after redlock's death.
                 let until = self.dead_by().min(now() + LOOK_FOR);
                 self.child.look(Some(until));
                 self.dead_by()
@@ -262,7 +267,7 @@ impl Watch {
             }
             let sources = [pipe.as_fd(), timer.as_fd(), signals.as_fd()];
             let _ = poll::wait(&mut sources.map(readable), None);
-            // A message to a dead redlock is another signal, SIGPIPE.
+            // Writing to a dead redlock causes another signal, SIGPIPE.
             while let Ok(Some(received)) = sys::next_signal(&signals) {
                 if write((word_of(&received), now()), pipe).is_err() {
                     break;
@@ -271,8 +276,8 @@ impl Watch {
         }
     }
 
-    /// Kills COMMAND, and its group, before anything that may take its time, unless it was reaped: then its number, and that of
-    /// its group, may be another's.
+    /// Kills COMMAND and its group first, because everything else may take time. Does
+    /// nothing if COMMAND was reaped: its pid and group may belong to another process.
     fn kill_command(&mut self) {
         let Some(command) = &self.command else {
             return;
@@ -285,7 +290,7 @@ impl Watch {
         let _ = command.signal(sys::SIGKILL);
     }
 
-    /// Takes in what redlock has sent.
+    /// Handles redlock's messages.
     fn listen(&mut self, pipe: &File) -> Option<End> {
         loop {
             match read(pipe) {
@@ -305,13 +310,13 @@ impl Watch {
         }
     }
 
-    /// By when COMMAND has to be dead. A renewal only makes that later.
+    /// Returns the moment when COMMAND must be dead. A renewal can only postpone it.
     fn dead_by(&self) -> Moment {
         self.by_renewal
             .map_or(self.by_main, |at| at.max(self.by_main))
     }
 
-    /// Kills what a killed redlock has left. Its orphans have other parents now.
+    /// Kills everything that a dead redlock has left. The orphans have other parents now.
     fn kill_orphans(mut self) {
         self.kill_command();
         let until = now() + GIVE_UP_AFTER;

@@ -1,7 +1,7 @@
-//! `redlock acquire`: acquire a lock and return, for scripts; prints what later steps need.
+//! `redlock acquire`: acquires a lock for a script and returns, after printing the variables for later steps.
 //!
-//! The output is made for `eval`, so that a script that fails to get the lock ends there: whatever
-//! goes wrong, the last line says so to the shell.
+//! The output is made for `eval`, so a script ends if it doesn't get
+//! the lock: after any failure, the last line tells the shell to exit.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal as _};
@@ -34,7 +34,7 @@ use crate::supervise::run::Terms as KeeperTerms;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::{self, poll};
 
-/// Takes a lock and leaves it held.
+/// Acquires a lock and leaves it held.
 pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let names = parse_names(std::slice::from_ref(&options.name))?;
     if sys::stream_was_closed(1) {
@@ -45,7 +45,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         .while_pid
         .map(|pid| target(pid, options, settings))
         .transpose()?;
-    // Records the caller: our own process exits at once.
+    // Records the caller as the holder, because this process exits at once.
     let pid = match options.while_pid {
         Some(pid) => pid,
         None => nix::unistd::getppid().as_raw(),
@@ -60,10 +60,10 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let mut acquisition =
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     let mut holds = HeldLocks::none(settings.locks.client());
-    // Before all else: if this process is terminated here, the shell still has to learn of it.
+    // Signals are collected before all else, because the shell must learn if one terminates this process.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let _unread = stderr::Guard::new();
-    // Where that can't be found out, they are handed on, as they were handed to us.
+    // If this fails, released locks stay in the list that this process has inherited.
     let _ = acquisition.forget_released();
     let end = acquire_and_print(&acquisition, &mut holds, options, target, &signals);
     let mode = match &end {
@@ -71,7 +71,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
             holds.leave();
             return Ok(Exit::Success);
         }
-        // Nobody knows the status of a script.
+        // The exit status of a script is unknown.
         Ok(Some(Exit::Command(_))) => ReleaseMode::Finished {
             outcome: HoldOutcome::Released,
             keep_for: Duration::ZERO,
@@ -83,8 +83,8 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     end.map(|_| Exit::Success)
 }
 
-/// Acquires the lock, prints what later steps need, and leaves a keeper behind if there is a process to keep the lock for.
-/// Returns in the keeper, too, when that process has ended, and how.
+/// Acquires the lock, prints the variables for later steps, and leaves a keeper behind if
+/// there is a target. The keeper returns from here as well, with the reason for its end.
 ///
 /// # Errors
 /// A [`Refusal`], or a failure.
@@ -102,11 +102,11 @@ fn acquire_and_print(
     };
     let started = now();
     let opened = acquisition::open(&mut holds.client, signals);
-    // A keeper has no descriptor for this timer.
+    // The keeper has no descriptor for this timer.
     let mut timer = Timer::new().context("can't make a timer")?;
     acquisition.acquire_all(started, opened, holds, requester, signals, &mut timer)?;
     drop(timer);
-    // A keeper's first renewal does that.
+    // A keeper's first renewal does this.
     if target.is_none() && holds.client.deployment.replication().is_some() {
         show_as_held(holds, acquisition.request.ttl);
     }
@@ -148,10 +148,10 @@ fn acquire_and_print(
     keeper::leave_behind(target, &terms, holds, signals)
 }
 
-/// Said of a keeper that may not find all that its script has started.
+/// Warning for a keeper that may not find all processes of its script.
 const HIDDEN: &str = "/proc hides the processes of other users (hidepid): if the script is stopped or killed, or with --with-children, the lock isn't released, and expires with its lease";
 
-/// The process to keep the lock for.
+/// Opens the process for which the lock is kept.
 fn target(pid: i32, options: &cli::Acquire, settings: &Settings) -> Result<Target> {
     let unfit = |why: &str| Refusal(Exit::Usage, format!("--while-pid {pid}: {why}")).into();
     if pid == 1 && nix::unistd::getppid().as_raw() != pid {
@@ -179,7 +179,7 @@ fn target(pid: i32, options: &cli::Acquire, settings: &Settings) -> Result<Targe
     })
 }
 
-/// Whether this is the shell of a `$(...)` that has started us, and hands our output on to be evaluated.
+/// Returns true if the process is the shell of a `$(...)` that has started this one and passes its output to `eval`.
 fn is_substitution(pid: i32, format: cli::Format) -> bool {
     let output = |process: &str| std::fs::read_link(format!("/proc/{process}/fd/1")).ok();
     let ours = output("self").filter(|path| path.to_string_lossy().starts_with("pipe:"));
@@ -190,8 +190,8 @@ fn is_substitution(pid: i32, format: cli::Format) -> bool {
         && ours == output(&pid.to_string())
 }
 
-/// Has `status` show us as a holder: the replicas have the grant by now. Where that fails, it shows a grant that isn't
-/// confirmed.
+/// Renews the lock so that `status` shows it as held, because the replicas
+/// have the grant by now. If this fails, `status` shows an unconfirmed grant.
 fn show_as_held(holds: &mut HeldLocks, ttl: Duration) {
     let claims: Vec<Claim> = holds.all.iter().map(|hold| hold.claim.clone()).collect();
     holds.client.limit_to(try_timeout(ttl));
@@ -199,10 +199,10 @@ fn show_as_held(holds: &mut HeldLocks, ttl: Duration) {
     holds.client.lift_limit();
 }
 
-/// Waits until standard output accepts the little that is to be printed.
+/// Waits until standard output accepts the short text.
 ///
 /// # Errors
-/// A [`Refusal`] if a signal comes or the lease ends before that, or nobody needs the lock any more.
+/// A [`Refusal`] if a signal arrives, if the lease ends first, or if nobody needs the lock any more.
 fn wait_for_reader(requester: Requester<'_>, signals: &Signals, holds: &HeldLocks) -> Result<()> {
     let stdout = std::io::stdout();
     loop {
@@ -226,7 +226,7 @@ fn wait_for_reader(requester: Requester<'_>, signals: &Signals, holds: &HeldLock
     }
 }
 
-/// What is printed when the lock is ours.
+/// Returns the output for a lock that was acquired.
 fn text(options: &cli::Acquire, acquisition: &Acquisition, holds: &HeldLocks) -> String {
     let has_slots = options.acquire.slots.is_some();
     let variables = || acquisition.environment(holds, has_slots).into_iter();
@@ -263,11 +263,11 @@ fn token(hold: &HeldLock) -> Cow<'_, str> {
     String::from_utf8_lossy(hold.claim.token().as_bytes())
 }
 
-/// Longest wait for a reader at the end of a failed acquire.
+/// Longest wait for a reader after a failed acquire.
 const READER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Makes the shell that evaluates redlock's output end the script with the status of this failure; it is 0 where the user
-/// wants that for a busy lock. An interactive shell only gets the status.
+/// Makes the shell that evaluates redlock's output exit with the status of this failure. For a
+/// busy lock, the user may have chosen the status 0. An interactive shell only gets the status.
 pub fn fail_eval(exit: Exit) {
     let status = exit.code();
     let stdout = std::io::stdout();
@@ -275,7 +275,7 @@ pub fn fail_eval(exit: Exit) {
         return;
     }
     let line = format!("case $- in *i*) (exit {status});; *) exit {status};; esac\n");
-    // Without a reader it is not evaluated.
+    // Without a reader, nobody evaluates the line.
     if poll::is_ready(poll::writable(stdout.as_fd()), READER_WITHIN) {
         let _ = print(&line);
     }

@@ -1,7 +1,7 @@
-//! The wait for one lock: it feeds events to [`Wait`] and carries out its decisions.
+//! The wait for a single lock: passes events to [`Wait`] and performs its decisions.
 //!
-//! Nothing here decides anything, and nothing in [`Wait`] waits: a request whose answer may take long is
-//! sent, and its answer comes in between signals, reports of the renewer and the clock.
+//! Nothing here decides, and nothing in [`Wait`] blocks. A request whose answer may take long
+//! is only sent: its answer arrives among signals, results of the renewer, and timeouts.
 
 mod ends;
 
@@ -32,48 +32,49 @@ use crate::supervise::process;
 use crate::sys::poll::sleep;
 use crate::systemd;
 
-/// Time for a server that didn't answer, to take back what it was asked: over the same connection, and if that is dead and the
-/// server is not, over another one.
+/// Time to take back a request after the server didn't answer: on the
+/// same connection, or on a new one if only the connection is dead.
 const SILENT: Duration = Duration::from_millis(500);
 
-/// Least time for a question at the end of a wait, and for a search that is under way.
+/// Shortest limit for a request at the end of a wait, or for a search that is still running then.
 const LEAST_TIME: Duration = Duration::from_millis(250);
 
-/// One wait for one lock.
+/// A wait for one lock.
 pub struct Attempt<'a> {
     acquisition: &'a Acquisition<'a>,
     wait: Wait,
-    /// Events that follow from what was done.
+    /// Events that follow from performed actions.
     events: VecDeque<wait::Event>,
     claim: Claim,
     held: &'a mut HeldLocks,
     client: Client,
-    /// This wait as others read it, once it was published.
+    /// This wait as other runs read it, if it was published.
     edge: Option<WaitEdge>,
-    /// The look for a deadlock that is under way, with the connection.
+    /// Running search for a deadlock, which has the connection.
     search: Option<deadlock::Search>,
-    /// The pid of the holder, if the holder has started this process: it waits for this run.
+    /// Pid of the holder if it is an ancestor of this process: it waits for this run, so waiting is hopeless.
     own_holder: Option<i32>,
-    /// Why it is tried again.
+    /// Error because of which the wait tries again.
     failure: String,
-    /// Time of the first failure of replicas to confirm the grant.
+    /// Time at which replicas first failed to confirm the grant.
     unconfirmed_since: Option<Moment>,
-    /// How long a hold of this lock usually lasts, where the history has said so; and whether it was asked.
+    /// Usual duration of a hold, if the history has one, and whether the server was asked for it.
     usual: Option<Duration>,
     asked_usual: bool,
-    /// When the acquisition began.
+    /// Start of the acquisition.
     started: Moment,
-    /// Why the run ends without the lock, with what others are to know of it.
+    /// Reason why the run ends without the lock, the time of its wait
+    /// or since the other's success, and the client that caused it.
     skipped: Option<(SkipReason, Duration, Option<Who>)>,
     requester: Requester<'a>,
     signals: &'a Signals,
     timer: &'a mut Timer,
 }
 
-/// Step of the wait: continue, or end, also because something fails that waiting needs.
+/// A step of the wait: continue, or end with a result or an error of a call that waiting needs.
 type Step<T = ()> = ControlFlow<Result<wait::End>, T>;
 
-/// Ends the wait without something that waiting needs.
+/// Turns an error of a call that waiting needs into the end of the wait.
 fn needed<T>(result: Result<T, impl Into<anyhow::Error>>) -> Step<T> {
     match result.map_err(Into::into).context("can't wait") {
         Ok(value) => Continue(value),
@@ -82,7 +83,7 @@ fn needed<T>(result: Result<T, impl Into<anyhow::Error>>) -> Step<T> {
 }
 
 impl<'a> Attempt<'a> {
-    /// `started` is when the acquisition began to wait for whatever lock.
+    /// Creates the wait. `started` is the start of the acquisition, which may include waits for other locks.
     pub(super) fn new(
         acquisition: &'a Acquisition<'a>,
         claim: Claim,
@@ -135,7 +136,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Waits until the lock is ours.
+    /// Waits until this run holds the lock.
     ///
     /// # Errors
     /// A [`Refusal`], or a failure.
@@ -167,7 +168,7 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// Takes back what others see of this wait, and also the lock itself unless it `is_ours`.
+    /// Withdraws this wait from the server, and releases the lock unless it `is_ours`.
     fn take_back(&mut self, is_ours: bool) {
         let is_pending = self.wait.has_pending_request();
         let mode = ReleaseMode::Unused { is_pending };
@@ -181,12 +182,12 @@ impl<'a> Attempt<'a> {
         }
         if let Some(edge) = self.edge.take().filter(|_| self.client.is_open()) {
             self.client.limit_to(within.unwrap_or(Duration::MAX));
-            // Where that fails, other clients see from the queue that it doesn't wait any more.
+            // If this fails, the queue still shows other clients that this run isn't waiting any more.
             let _ = edge.forget(&mut self.client);
             self.client.lift_limit();
         }
-        // Whatever else ended the wait: our place must be removed, and so must a lock that was taken by a
-        // request whose answer wasn't read. The same connection, where it is good, keeps the order.
+        // However the wait ended, its place in the queue must be removed, and so must a lock whose grant
+        // wasn't read. On the same connection, if it works, the server keeps the order of the requests.
         if self.wait.is_known()
             && !is_ours
             && let Err(error) =
@@ -196,8 +197,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Notes for the history that this run ends without the lock, if it does. Returns the host whose success made it
-    /// needless, if there is one. Nothing depends on it.
+    /// Records in the history that this run ends without the lock, if it does. Returns the
+    /// host whose success made this run unnecessary, if there is one. A failure is harmless.
     fn record_skip(&mut self) -> Option<String> {
         let (reason, after, by) = self.skipped.take().filter(|_| self.client.is_open())?;
         let (lock, who) = (self.claim.lock(), &self.acquisition.request.who);
@@ -205,7 +206,7 @@ impl<'a> Attempt<'a> {
         recorded.ok().flatten()
     }
 
-    /// Waits for whatever comes next, until the wait is over.
+    /// Runs the loop until the wait is over.
     fn run_loop(&mut self) -> Step<Infallible> {
         self.apply(wait::Event::Tick)?;
         loop {
@@ -213,7 +214,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Takes in what came over the connection, or else looks around.
+    /// Handles a message from the connection. If there is none, checks everything else.
     fn take_in(&mut self) -> Step {
         let before = now();
         let incoming = match self.client.receive() {
@@ -242,7 +243,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Notes if the holder has started this process, and no end of another holder could help. Reports the repair of an expiry.
+    /// Records whether the holder is an ancestor of this process while no
+    /// other holder could make way. Reports an expiry that was repaired.
     fn note_busy(&mut self, busy: &Busy) {
         let is_alone = busy.holders == 1 || self.acquisition.request.limit == Limit::EXCLUSIVE;
         let holder = busy.holder.as_ref().filter(|_| is_alone);
@@ -257,8 +259,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Looks at all but the connection: signals, what is held already, the clock. Sleeps if nothing has
-    /// happened.
+    /// Handles everything except the connection: signals, locks that
+    /// are already held, timeouts. Sleeps if nothing has happened.
     fn look_around(&mut self) -> Step {
         while let Some(received) = needed(self.signals.next())? {
             self.apply(wait::Event::Signal(received.signal))?;
@@ -298,8 +300,8 @@ impl<'a> Attempt<'a> {
         needed(sleep(fds, self.requester.output))
     }
 
-    /// Lets the wait decide about an event, carries that out, and goes on with the events that follow from it. Returns
-    /// true if there was anything to do.
+    /// Performs the decisions about an event, and about the events
+    /// that follow from it. Returns true if there were any decisions.
     fn apply(&mut self, event: wait::Event) -> Step<bool> {
         let mut was_idle = true;
         self.events.push_back(event);
@@ -319,13 +321,13 @@ impl<'a> Attempt<'a> {
         Continue(!was_idle)
     }
 
-    /// Does what the wait has decided; the results are added to the events.
+    /// Performs an action; its results are added to the events.
     fn perform(&mut self, action: wait::Action) -> Result<(), Error> {
         match action {
             wait::Action::SearchDeadlock(lasting) => self.search_deadlock(lasting),
             wait::Action::Ask(place) => return self.ask(place),
             wait::Action::TimeOut => {
-                // What is under way there is left alone, and so is its connection.
+                // Abandons a running search, and with it the connection.
                 self.search = None;
                 return Err(self.client.server().silent_error());
             }
@@ -338,7 +340,7 @@ impl<'a> Attempt<'a> {
                 self.client.disconnect();
             }
             wait::Action::ShowOutage { kind, lasting } => {
-                // A server that has never answered may have another address.
+                // A server that has never answered may have another address, so the message includes the error.
                 let says_enough =
                     kind == ErrorKind::Unreachable && self.client.server().was_reached();
                 let why = if says_enough { "" } else { &self.failure };
@@ -352,8 +354,8 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    /// Gives the grant back if replicas have failed to confirm it for a TTL: another server may have granted the lock since
-    /// then, with a larger fencing token. The next request gets a new one.
+    /// Releases the grant if replicas haven't confirmed it for a TTL. Another server may have
+    /// granted the lock meanwhile, with a larger fencing token, so this run needs a new one.
     fn give_back_unconfirmed(&mut self) {
         let since = *self.unconfirmed_since.get_or_insert_with(now);
         if now().since(since) >= self.acquisition.terms.ttl {
@@ -364,16 +366,16 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Shows what we wait for, and what to expect to a user who sees that.
+    /// Shows the reason for the wait, and its usual duration if the user sees messages.
     fn show(&mut self, busy: &Busy, age: Duration) -> Result<(), Error> {
         let (locks, verbosity) = (&self.acquisition.settings.locks, self.verbosity());
         let name = self.claim.lock().name();
         let mut answer = Ok(());
-        // What is held already needs this thread more.
+        // Locks that are already held need this thread more.
         let is_free = self.held.all.is_empty() && self.client.is_open();
         if is_free && verbosity >= Verbosity::Normal && !self.asked_usual {
             self.asked_usual = true;
-            // A signal waits for the answer.
+            // A signal waits for this answer.
             self.client.limit_to(longest_farewell(locks));
             let usual = locks.usual(&mut self.client, name);
             self.client.lift_limit();
@@ -391,12 +393,12 @@ impl<'a> Attempt<'a> {
         answer
     }
 
-    /// Begins to look for a deadlock, if there is a connection for that.
+    /// Starts a search for a deadlock, if there is a connection for it.
     fn search_deadlock(&mut self, lasting: Duration) {
         if self.client.is_open() {
             let new = || deadlock::edge(self.acquisition, self.held, &self.claim);
             let edge = self.edge.get_or_insert_with(new).clone();
-            // If no thread can be made, this one waits for it, and must end in time.
+            // If no thread can be started, this thread searches itself, and must end in time.
             let mut client = self.by_last_answer(|attempt| attempt.client.hand_over());
             let search = Background::start(move || {
                 let published = edge.publish(&mut client, lasting);
@@ -410,7 +412,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Asks something of which no answer takes much longer than until the last question is to be answered.
+    /// Runs `ask` with a limit, so that its answer comes hardly later than the wait's last answer may.
     fn by_last_answer<T>(&mut self, ask: impl FnOnce(&mut Self) -> T) -> T {
         if let Some(last) = self.wait.last_answer() {
             self.client.limit_to(last.since(now()).max(LEAST_TIME));
@@ -420,10 +422,11 @@ impl<'a> Attempt<'a> {
         answer
     }
 
-    /// Sends the question for the lock.
+    /// Sends the request for the lock.
     fn ask(&mut self, place: Option<Place>) -> Result<(), Error> {
         let opened = self.by_last_answer(|attempt| {
-            // While we waited, another server may have become the primary. And what a grant needs to count is asked for each.
+            // Another server may have become the primary during the wait. If
+            // all replicas must confirm, each request needs their current list.
             if place.is_some() || attempt.client.deployment.needs_all_replicas() {
                 attempt.client.follow_locks();
             }
@@ -433,19 +436,19 @@ impl<'a> Attempt<'a> {
             self.events.push_back(wait::Event::Signal(signal));
             return Ok(());
         }
-        // Together with the question: the subscription exists before the server looks at it, so no
-        // message can fall in between.
+        // Subscribes in the same write, so that the subscription exists before
+        // the server handles the request. No message can be missed in between.
         if let Some(Place { polls: false, .. }) = place {
             self.claim.subscribe(&mut self.client)?;
         }
         let (request, sent) = (&self.acquisition.request, now());
-        let asked = self
+        let outcome = self
             .claim
             .acquire(&mut self.client, request, place.as_ref());
-        // A request that failed may have been sent in part.
-        let within = asked.as_ref().copied().unwrap_or_default();
+        // A request that failed may have been sent partly.
+        let within = outcome.as_ref().copied().unwrap_or_default();
         self.events.push_back(wait::Event::Sent(sent, within));
-        asked.map(drop)
+        outcome.map(drop)
     }
 
     fn verbosity(&self) -> Verbosity {

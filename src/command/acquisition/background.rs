@@ -1,4 +1,4 @@
-//! Runs work that may wait for a server in a thread, so that signals and leases don't wait for it.
+//! Work that may wait for a server, done in a thread so that signals and leases needn't wait.
 
 use std::io::{self, PipeReader};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,20 +10,20 @@ use crate::sys::{self, USUAL_STACK};
 /// Work that any thread can do.
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Work that is under way. Its descriptor becomes readable when the work is done.
+/// Running work. Its descriptor becomes readable when the work is done.
 pub(super) struct Background<T> {
     done: PipeReader,
     result: Receiver<T>,
 }
 
 impl<T: Send + 'static> Background<T> {
-    /// Starts the work in a thread. If no thread can be made, does it here, so that all else waits.
+    /// Starts the work in a thread. If no thread can be started, does the work here, and everything else waits.
     pub(super) fn start(work: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
         let (done, running) = io::pipe()?;
         let (sender, result) = channel();
         let work = move || {
             let _ = sender.send(work());
-            // Its reader sees the end.
+            // Closing this end tells the main thread that the work is done.
             drop(running);
         };
         let (hand, handed) = channel();
@@ -35,12 +35,12 @@ impl<T: Send + 'static> Background<T> {
         Ok(Self { done, result })
     }
 
-    /// Returns the result, once the work is done.
+    /// Returns the result if the work is done.
     pub(super) fn finished(&self) -> Option<T> {
         self.result.try_recv().ok()
     }
 
-    /// Returns the result, if the work is done within this time.
+    /// Returns the result if the work ends within this time.
     pub(super) fn end(&self, within: Duration) -> Option<T> {
         self.result.recv_timeout(within).ok()
     }

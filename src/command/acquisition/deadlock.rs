@@ -1,15 +1,15 @@
-//! A wait that is part of a deadlock: the note that other runs read, and the message.
+//! Deadlocks: the note about a wait that other runs read, and the message.
 
 use super::background::Background;
 use super::{Acquisition, HeldLocks};
 use crate::protocol::{Claim, Client, CycleMember, Error, Name, WaitEdge};
 use crate::report;
 
-/// A search that is under way: it asks the server several questions. It gives the client back, and the cycle that the wait
-/// has to break, if there is one.
+/// A running search, which sends the server several requests. Returns
+/// the client, and the cycle that this wait must break, if there is one.
 pub(super) type Search = Background<(Client, Result<Option<Vec<CycleMember>>, Error>)>;
 
-/// The wait for what `claim` wants, by a job that holds what it inherited and what is held.
+/// Returns the note about this wait for `claim`: the job holds its inherited locks and those in `held`.
 pub(super) fn edge(acquisition: &Acquisition, held: &HeldLocks, claim: &Claim) -> WaitEdge {
     let inherited = acquisition.inherited.iter().map(|hold| hold.token.id());
     let own = held.all.iter().map(|hold| hold.claim.id());
@@ -21,7 +21,7 @@ pub(super) fn edge(acquisition: &Acquisition, held: &HeldLocks, claim: &Claim) -
     }
 }
 
-/// A deadlock for people: which job holds what and waits for what.
+/// Describes a deadlock: which job holds which lock and waits for which.
 pub(super) fn in_words(wants: &Name, members: &[CycleMember]) -> String {
     let others = members.iter().map(|member| {
         format!(

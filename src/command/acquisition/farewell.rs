@@ -1,4 +1,4 @@
-//! Releases what a run or a wait has taken, and waits for guards.
+//! Releases the locks of a run or a wait, and waits for their guards.
 
 use std::time::Duration;
 
@@ -12,24 +12,27 @@ use crate::report::{self, lost};
 use crate::signal::Signals;
 use crate::supervise::HeldLocks;
 
-/// Pause between checks of the guards of a lock that is kept for them, also before the message that says so.
+/// Pause between checks of the guards for which a lock is kept, and before the message about them.
 const GUARDS_LOOKED_FOR: Duration = Duration::from_secs(1);
 
-/// Time for all releases of a process that was asked to end: the server reads what was sent when it answers again.
+/// Time for all releases of a process that was asked to end. A
+/// server that is silent for longer reads the requests later.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Factor of the round trip: that time for a distant server. It is enough for three round trips over the connection that there is, which may be broken, and
-/// then for connecting and one answer over another one. A service manager waits for much longer than the longest of them.
+/// Factor by which a distant server's round trip extends that time: enough for three
+/// round trips on the existing connection, which may be broken, and then for connecting
+/// again and an answer. Even the limit is much shorter than a service manager's patience.
 const FAR: u32 = 6;
 const LONGEST_FAREWELL: Duration = Duration::from_secs(3);
 
-/// Least time for one release after that: enough to send it to a server that isn't distant.
+/// Least time for a release after that: enough to send the request to a server that isn't distant.
 pub const TO_SEND: Duration = Duration::from_millis(50);
 
-/// A release, and whether a failover can't undo it.
+/// Result of a release, and whether a failover can't undo it.
 type Answer = Result<(Released, bool), Error>;
 
-/// Returns how to release a lock after work that has ended like this, whose run keeps the lock for at least `keep_for`.
+/// Returns the mode for releasing a lock after work with this exit.
+/// `keep_for` is the least time for which the run keeps its lock.
 pub fn mode_after(exit: Exit, keep_for: Duration) -> ReleaseMode {
     let outcome = match exit {
         Exit::Signal(signal) | Exit::Interrupted(signal) => HoldOutcome::Signal(signal),
@@ -38,7 +41,7 @@ pub fn mode_after(exit: Exit, keep_for: Duration) -> ReleaseMode {
         Exit::Cancelled => HoldOutcome::Cancelled,
         other => HoldOutcome::Status(other.code()),
     };
-    // A newer run waits for it to end, or it never began.
+    // A cancelled run has a newer one waiting, and the other exits mean that COMMAND never started.
     let is_kept = !matches!(exit, Exit::Cancelled | Exit::NotFound | Exit::CannotExecute);
     ReleaseMode::Finished {
         outcome,
@@ -47,9 +50,9 @@ pub fn mode_after(exit: Exit, keep_for: Duration) -> ReleaseMode {
 }
 
 impl Acquisition<'_> {
-    /// Releases all locks, the last first, with retries if another server may take over; then waits for their guards. A failure
-    /// is a line on stderr and nothing else: the lock expires after its TTL. An unresponsive server may make that slow; then
-    /// another signal ends the process at once.
+    /// Releases all locks in reverse order, and retries if another server may take over; then
+    /// waits for their guards. A failure is only reported, because the lock expires after its
+    /// TTL. If an unresponsive server makes this slow, another signal ends the process at once.
     pub fn release_all(&self, mode: &ReleaseMode, signals: &Signals, mut holds: HeldLocks) {
         let within = self.within(signals).map(|all| all / 4);
         holds.reclaim_client(within, || drop(signals.let_through()));
@@ -82,7 +85,7 @@ impl Acquisition<'_> {
         }
     }
 
-    /// Reports a release, and for how long the lock may be held after one that failed.
+    /// Reports a release, and for how long the lock may stay held if it failed.
     fn report_release(&self, name: &Name, released: &Answer) {
         let verbosity = self.settings.verbosity;
         let ttl = report::format_duration(self.terms.ttl);
@@ -95,7 +98,7 @@ impl Acquisition<'_> {
             Ok(Released::Now) => {
                 verbosity.verbose(format_args!("lock \"{name}\" released"));
             }
-            // A message comes if that lasts.
+            // `await_guards` reports this if it lasts.
             Ok(Released::Kept {
                 for_guards: true, ..
             }) => {}
@@ -116,7 +119,7 @@ impl Acquisition<'_> {
         }
     }
 
-    /// Releases a lock, or a place in its queue; over a fresh connection where the old one is broken.
+    /// Releases a lock, or a place in its queue. Uses a new connection if the old one is broken.
     pub(super) fn release(
         &self,
         mode: &ReleaseMode,
@@ -132,8 +135,8 @@ impl Acquisition<'_> {
         released
     }
 
-    /// Waits until the work elsewhere that guards a lock has ended, or may live no longer: until `over_by`, as long as
-    /// nothing else is known. Returns false if a signal ended that.
+    /// Waits until the guards of a lock have ended, or may not live any longer: at `over_by`,
+    /// until the server names another time. Returns false if a signal interrupted the wait.
     fn await_guards(
         &self,
         mode: &ReleaseMode,
@@ -143,14 +146,14 @@ impl Acquisition<'_> {
         client: &mut Client,
     ) -> bool {
         let mut is_reported = false;
-        // None of them outlives its lease, even if the server doesn't answer any more.
+        // No guard outlives its lease, even if the server doesn't answer any more.
         while now() < over_by {
             let look_at = over_by.min(now() + GUARDS_LOOKED_FOR);
             if !matches!(sleep_until(look_at, signals), Ok(None)) {
                 return false;
             }
             let sent = now();
-            // No signal waits for the answer for long.
+            // A signal must not wait for this answer for long.
             client.limit_to(longest_farewell(&self.settings.locks));
             match claim.release(client, mode, || {}) {
                 Ok(released) => match left_to_guards(&released) {
@@ -171,7 +174,8 @@ impl Acquisition<'_> {
         true
     }
 
-    /// Returns how long releases may take, if a signal has asked us to end, or a wait was in vain.
+    /// Returns the time limit for releases, if a signal has asked redlock
+    /// to end, or if a wait failed because the server was silent.
     pub(super) fn within(&self, signals: &Signals) -> Option<Duration> {
         let by_signal = left_to_end(&self.settings.locks, signals);
         let by_wait = self.ends_by.get();
@@ -180,7 +184,7 @@ impl Acquisition<'_> {
     }
 }
 
-/// Returns how long a lock is kept for its guards at most, if it is.
+/// Returns the longest time for which a lock is kept for its guards, if it is.
 fn left_to_guards(released: &Released) -> Option<Duration> {
     match released {
         Released::Kept {
@@ -191,13 +195,13 @@ fn left_to_guards(released: &Released) -> Option<Duration> {
     }
 }
 
-/// Returns how much of the time for all releases is left, if a signal has arrived.
+/// Returns the rest of the time for all releases, if a signal has arrived.
 pub fn left_to_end(locks: &Locks, signals: &Signals) -> Option<Duration> {
     let left = signals.left_to_end(longest_farewell(locks))?;
     Some(left.max(TO_SEND))
 }
 
-/// Returns the time for all releases, or for an answer for which a signal waits.
+/// Returns the time for all releases, or for an answer for which a signal must wait.
 pub(super) fn longest_farewell(locks: &Locks) -> Duration {
     (locks.server().round_trip() * FAR).clamp(FAREWELL, LONGEST_FAREWELL)
 }

@@ -1,7 +1,7 @@
-//! Acquiring locks: from the names that were typed to holding them all, and releasing them.
+//! Acquisition of locks, from the names on the command line to holding them all, and their release.
 //!
-//! `attempt` is the wait for one lock (decided by [`crate::decide::wait`]), `deadlock` what others read of it, `farewell` the
-//! release of all that was taken.
+//! `attempt` waits for a single lock, as [`crate::decide::wait`] decides. `deadlock`
+//! publishes that wait for other runs, and `farewell` releases everything.
 
 mod attempt;
 mod background;
@@ -35,13 +35,13 @@ use crate::supervise::process::ProcessFd;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::poll;
 
-/// How many inherited locks are believed to be held without a look.
+/// Number of inherited locks from which redlock checks whether they are still held.
 const MANY_INHERITED: usize = 32;
 
-/// The acquisition of locks, and what is known of it from the start.
+/// An acquisition of locks, with all that is known at its start.
 pub struct Acquisition<'a> {
     pub settings: &'a Settings,
-    /// In the order in which they were typed, each once.
+    /// Names in the order of the command line, each once.
     pub names: Vec<Name>,
     pub wait_options: &'a cli::AcquireOptions,
     pub request: Request,
@@ -49,27 +49,28 @@ pub struct Acquisition<'a> {
     pub terms: Terms,
     /// The work may start on a grant that isn't confirmed yet.
     pub starts_on_grant: bool,
-    /// How long a server that was reached may be silent, if the work starts without the lock then.
+    /// Time that a reachable server may be silent before the work
+    /// starts without the lock; `None` if the work never does.
     pub silence: Option<Duration>,
-    /// The locks that outer runs hold.
+    /// Locks that outer runs hold.
     pub inherited: Vec<JobHold>,
-    /// News for a hook, once the lock has stayed busy, or another run has made this one give up.
+    /// News for the hook, if the lock stayed busy or another run made this one give up.
     pub busy: Cell<Option<News>>,
-    /// By when all is to be over, after a wait that has ended as the server is silent.
+    /// Time limit for the cleanup after a wait that ended because the server was silent.
     ends_by: Cell<Option<Moment>>,
 }
 
-/// What the locks are for, where that isn't this process: when it is gone, nothing has to wait any more.
+/// The user of the locks, if that isn't this process: when it is gone, waiting is pointless.
 #[derive(Clone, Copy, Default)]
 pub struct Requester<'a> {
-    /// The process that needs the lock, with its pid.
+    /// Process that needs the lock, with its pid.
     pub process: Option<(i32, &'a ProcessFd)>,
-    /// Where the token will be written: a pipe tells that its reader is gone.
+    /// Descriptor to which the token will be written: a pipe shows that its reader is gone.
     pub output: Option<BorrowedFd<'a>>,
 }
 
 impl Requester<'_> {
-    /// Fails if the locks aren't needed any more.
+    /// Fails if nobody needs the locks any more.
     pub fn check(&self) -> Result<()> {
         if let Some((pid, process)) = self.process
             && process.has_ended()
@@ -87,7 +88,7 @@ impl Requester<'_> {
 }
 
 impl<'a> Acquisition<'a> {
-    /// From the options common to run and acquire.
+    /// Creates an acquisition from the options that run and acquire share.
     ///
     /// # Errors
     /// A [`Refusal`] for a TTL that is too short for the clock skew.
@@ -143,15 +144,15 @@ impl<'a> Acquisition<'a> {
         })
     }
 
-    /// Returns true if the user has said how long to wait: this covers a server that isn't up yet, unless the job then runs
-    /// without a lock.
+    /// Returns true if the user has set a time to wait. The wait also covers a
+    /// server that isn't up yet, unless the job would then run without a lock.
     fn awaits_server(&self) -> bool {
         let wait = self.wait_options.wait;
         wait.is_some_and(|wait| !wait.is_zero()) && self.silence.is_none()
     }
 
-    /// Returns the error of a first connection, unless the wait for the lock covers it, as it does for a server that says
-    /// that it will be ready.
+    /// Returns the error of the first connection, unless the wait for the lock
+    /// covers it. A server that announces to be ready soon is always covered.
     fn first_failure(&self, error: Error) -> Result<(), Error> {
         let kind = error.kind;
         if kind.is_worth_waiting() || (self.awaits_server() && kind.may_pass()) {
@@ -159,7 +160,7 @@ impl<'a> Acquisition<'a> {
         }
         let options = self.wait_options;
         let may_wait = options.wait.is_none() && !options.no_wait && self.silence.is_none();
-        // A server of this host alone is started by whoever needs it, so that a wait doesn't help.
+        // redlock itself starts a local server, so waiting for one doesn't help.
         let may_wait = may_wait && !self.settings.locks.are_local();
         Err(match kind {
             ErrorKind::Unreachable if may_wait => error.with_next("`--wait 30s` would wait for it"),
@@ -167,11 +168,12 @@ impl<'a> Acquisition<'a> {
         })
     }
 
-    /// Acquires one lock after the other, in an order that is the same for all jobs. `started` is when the wait began, with an
-    /// attempt to connect.
+    /// Acquires the locks one after the other, in an order that is the same for all
+    /// jobs. `started` is the start of the wait, which includes the connection.
     ///
     /// # Errors
-    /// A [`Refusal`] if not all of them are this run's, without a line if a signal ends it. Or a failure.
+    /// A [`Refusal`] if this run doesn't get all locks; its
+    /// message is empty if a signal ended the wait. Or a failure.
     pub fn acquire_all(
         &self,
         started: Moment,
@@ -194,8 +196,8 @@ impl<'a> Acquisition<'a> {
         expect_no(signals.next_ending()?)
     }
 
-    /// Forgets inherited locks that are over, once they are many: a shell that acquires and releases hands on all
-    /// that it has ever held, and the kernel starts no program with an endless environment.
+    /// Forgets inherited locks that were released, once there are many. A shell that acquires and
+    /// releases passes on all that it has ever held, and the kernel limits the size of the environment.
     pub fn forget_released(&mut self) -> Result<(), Error> {
         if self.inherited.len() < MANY_INHERITED {
             return Ok(());
@@ -211,9 +213,9 @@ impl<'a> Acquisition<'a> {
         Ok(())
     }
 
-    /// Uses what a run around this one holds, if that is so; false when it isn't.
+    /// Reenters a lock that a surrounding run holds. Returns false if none does.
     fn reenter(&self, lock: &Lock, holds: &mut HeldLocks) -> Result<bool> {
-        // The innermost comes last.
+        // Searches backwards, because the innermost hold is the last.
         let mut outer = self.inherited.iter().rev();
         let Some(JobHold { name, token, .. }) = outer.find(|hold| &hold.name == lock.name()) else {
             return Ok(false);
@@ -224,7 +226,7 @@ impl<'a> Acquisition<'a> {
         let sent = now();
         let reentry = claim.reenter(&mut holds.client, ttl)?;
         holds.answered = true;
-        // Where it isn't held (any more), that was another server, or a job that has ended.
+        // If the lock isn't held (any more), the entry belongs to another server or to a job that has ended.
         let Some(Reentry {
             fence,
             limit: theirs,
@@ -246,7 +248,7 @@ impl<'a> Acquisition<'a> {
         let hold = HeldLock {
             claim,
             fence,
-            // The only holder has the first of however many slots.
+            // An exclusive holder occupies the first slot.
             slot: slot.max(1),
             reentrant: true,
             guard: None,
@@ -256,13 +258,13 @@ impl<'a> Acquisition<'a> {
         Ok(true)
     }
 
-    /// What the work under the locks finds in its environment.
+    /// Returns the variables for the work under the locks.
     pub fn environment(&self, holds: &HeldLocks, slots: bool) -> Environment {
         holds.environment(&self.names, &self.inherited, &self.request.who, slots)
     }
 }
 
-/// Returns what the options ask the server for.
+/// Returns the request to the server that the options describe.
 fn request(who: Who, ttl: Duration, options: &cli::AcquireOptions, settings: &Settings) -> Request {
     Request {
         who,
@@ -287,7 +289,7 @@ fn request(who: Who, ttl: Duration, options: &cli::AcquireOptions, settings: &Se
     }
 }
 
-/// Fails if there is a signal that ends this process before any work was started.
+/// Fails if there is a signal, with the exit for a process that hasn't started its work.
 pub fn expect_no(signal: Option<i32>) -> Result<()> {
     match signal {
         None => Ok(()),
@@ -296,8 +298,8 @@ pub fn expect_no(signal: Option<i32>) -> Result<()> {
     }
 }
 
-/// Opens a connection, for a process whose signals are collected: a signal that ends us, if one comes
-/// before the server lets us in.
+/// Opens a connection in a process that collects its signals. Returns a signal
+/// that ends this process, if one arrives before the connection is open.
 pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, Error> {
     if client.is_open() {
         return Ok(None);
@@ -321,7 +323,7 @@ pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, Error
     }
 }
 
-/// Sleeps until `moment`. Returns the signal that ended the sleep, if one did.
+/// Sleeps until `moment`. Returns the signal that interrupted the sleep, if any.
 pub fn sleep_until(moment: Moment, signals: &Signals) -> Result<Option<i32>> {
     while now() < moment {
         let mut fds = [poll::readable(signals.as_fd())];
@@ -333,7 +335,7 @@ pub fn sleep_until(moment: Moment, signals: &Signals) -> Result<Option<i32>> {
     Ok(None)
 }
 
-/// A number in 0..1.
+/// Returns a random number from 0 to 1.
 pub fn random_fraction() -> f64 {
     getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
 }

@@ -1,4 +1,4 @@
-//! Results of checks: a level, the evidence, and the fix of a problem. Pure.
+//! Results of checks: a level, the evidence, and a problem's fix. Pure.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use serde_json::Value as Json;
 pub enum Level {
     #[default]
     Ok,
-    /// The check doesn't apply here, so people are shown it only with `-v`.
+    /// The check doesn't apply here, so users see it only with `-v`.
     #[serde(rename = "ok")]
     Moot,
     /// The check couldn't be done.
     Unknown,
     /// Locks are safe, but something is slower than it could be, or will fail one day.
     Warn,
-    /// Locks can't be acquired, or two clients may hold the same one.
+    /// Locks can't be acquired, or two clients may hold the same lock.
     Fail,
 }
 
@@ -37,7 +37,7 @@ pub const GROUPS: [(&str, &str, &str); 4] = [
     ("host", "This host", "pidfd proc url settings secrets hook"),
 ];
 
-/// Checks without which nobody knows whether locks are safe, or can be acquired.
+/// Checks without which nobody knows whether locks are safe and can be acquired.
 const DECIDING: &str = "connection server role cluster eviction writes scripts name";
 
 /// Result of a check; the shape is part of the contract.
@@ -47,7 +47,7 @@ pub struct Finding {
     pub group: &'static str,
     pub level: Level,
     pub message: String,
-    /// Words, or a line for a shell, with notes for the reader after a `#`.
+    /// Fix in words, or a shell command with notes for the reader after a `#`.
     pub fix: Option<String>,
     /// Numbers for programs.
     #[serde(skip_serializing_if = "Json::is_null")]
@@ -89,15 +89,15 @@ impl Finding {
     }
 }
 
-/// Returns true for one of these words.
+/// Returns true if `word` is one of these words.
 fn has(words: &str, word: &str) -> bool {
     words.split(' ').any(|it| it == word)
 }
 
-/// Reason for a check that needs the URL, if a file that was refused may have it.
+/// Reason for a check that needs the URL, if a refused file may contain it.
 pub const NO_SETTINGS: &str = "a settings file that isn't used may name the server";
 
-/// Returns the findings of these checks, in their order.
+/// Returns the findings with the names and groups of these checks, in the same order.
 pub fn named(
     checks: &'static str,
     findings: impl IntoIterator<Item = Finding>,
@@ -114,10 +114,10 @@ pub fn named(
     })
 }
 
-/// Programs with which the fixes begin that are lines for a shell. A test pastes these.
+/// Programs with which the shell commands among the fixes begin. A test pastes these.
 const PROGRAMS: &str = "redis-cli redlock mount chmod chown";
 
-/// Returns true for a fix that is a line for a shell.
+/// Returns true if a fix is a shell command.
 pub fn is_command(fix: &str) -> bool {
     fix.split(' ').next().is_some_and(|it| has(PROGRAMS, it))
 }
@@ -138,7 +138,7 @@ pub fn is_fit(findings: &[Finding]) -> bool {
     count(findings, Level::Fail) == 0 && undecided(findings).is_empty()
 }
 
-/// Returns the time of a round trip.
+/// Returns the time of a round trip in milliseconds.
 pub fn short(duration: Duration) -> String {
     format!("{:.2} ms", duration.as_secs_f64() * 1000.0)
 }

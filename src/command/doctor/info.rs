@@ -1,13 +1,13 @@
-//! A server's report of itself: INFO, with settings from CONFIG GET. Pure.
+//! A server's report about itself: INFO, and settings from CONFIG GET. Pure.
 
 use std::collections::BTreeMap;
 
-/// Fields of `field:value` lines.
+/// Fields from `field:value` lines.
 #[derive(Default)]
 pub struct Info(BTreeMap<String, String>);
 
 impl Info {
-    /// Adds the fields of a text; ignores lines that aren't fields.
+    /// Adds the fields of a text. Ignores other lines.
     pub fn add(&mut self, text: &str) {
         let fields = text.lines().filter_map(|line| line.split_once(':'));
         let fields = fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
@@ -18,14 +18,14 @@ impl Info {
         self.0.get(field).map(String::as_str)
     }
 
-    /// Returns a number; 0 if the field is none.
+    /// Returns a field's number, or 0 if there is none.
     pub fn number(&self, field: &str) -> u64 {
         let number = self.text(field).and_then(|text| text.parse().ok());
         number.unwrap_or(0)
     }
 
-    /// Returns the addresses of the connected replicas, and whether each is in sync:
-    /// `slave0:ip=h,port=1,state=online,lag=0`.
+    /// Returns the addresses of the connected replicas, and whether each is in
+    /// sync. An example of a field is `slave0:ip=h,port=1,state=online,lag=0`.
     pub fn replicas(&self) -> Vec<(String, bool)> {
         let lines = self.0.iter().filter(|(name, _)| name.starts_with("slave"));
         let replica = |(_, line): (_, &String)| {

@@ -1,8 +1,8 @@
-//! `redlock doctor`: checks whether this Redis is fit to hold locks, whether this user may use it, and whether this host
-//! is ready for runs.
+//! `redlock doctor`: checks whether this Redis is fit to hold locks,
+//! whether this user may use it, and whether this host is ready for runs.
 //!
-//! `server` asks on one connection and judges the answers, `trips` the times that they take; `host` checks this machine;
-//! `page` draws the report.
+//! `server` sends requests on one connection and judges the replies, and `trips`
+//! judges the times they take. `host` checks this host; `page` draws the report.
 
 mod finding;
 mod host;
@@ -31,7 +31,7 @@ use crate::report::{
 use crate::supervise::hook::HookTest;
 use crate::variables::EVENT;
 
-/// Time for all checks. The rest of the two seconds is for starting and drawing.
+/// Time for all checks. The rest of two seconds is for the start and the report.
 const WITHIN: Duration = Duration::from_millis(1700);
 
 /// Examines the server and this host.
@@ -44,7 +44,8 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
         command: vec!["redlock".into(), "doctor".into()],
         ..own_identity(settings)
     };
-    // The hook runs while the server is examined. A hook that calls doctor would call itself again and again.
+    // The hook runs during the examination of the server. A hook
+    // that calls doctor must not start itself again and again.
     let is_in_hook = std::env::var_os(EVENT).is_some_and(|event| !event.is_empty());
     let hook = settings.hook.as_deref().filter(|_| !is_in_hook);
     let hook = hook.map(|script| HookTest::start(script, lock.as_slice(), &who));

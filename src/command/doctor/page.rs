@@ -1,4 +1,4 @@
-//! The report for people: a line per finding, in groups, with the fix below it. Pure.
+//! The report for users: a line per finding, in groups, with the fix below. Pure.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use super::finding::{Finding, GROUPS, Level, count, is_command, is_fit, short, u
 use super::server::NO_CONNECTION;
 use crate::report::{Style, Verbosity, counted, escaped, line_columns, wrapped};
 
-/// A report.
+/// Contents and format of a report.
 pub struct Page<'a> {
     /// Server, prefix and TTL.
     pub heading: &'a str,
     pub findings: &'a [Finding],
     pub took: Duration,
-    /// Width of the terminal; without one no line is broken.
+    /// Width of the terminal; if there is none, lines aren't wrapped.
     pub width: Option<usize>,
     pub verbosity: Verbosity,
 }
 
-/// Columns before the level, of the level and of the name of a check.
+/// Columns before the level, of the level, and of a check's name.
 const GAP: usize = 2;
 const LEVEL: usize = 6;
 const NAME: usize = 13;
@@ -50,7 +50,7 @@ impl Page<'_> {
         lines
     }
 
-    /// Returns true if the findings of this level are shown in their groups.
+    /// Returns true if findings of this level are shown in their groups.
     fn shows(&self, level: Level) -> bool {
         match level {
             Level::Unknown => false,
@@ -60,7 +60,7 @@ impl Page<'_> {
         }
     }
 
-    /// Adds the checks that couldn't be done, by their reasons.
+    /// Adds the checks that couldn't be done, grouped by their reasons.
     fn add_unknown(&self, lines: &mut Vec<String>) {
         let is_unknown = |it: &&Finding| it.level == Level::Unknown;
         let unknown: Vec<&Finding> = self.findings.iter().filter(is_unknown).collect();
@@ -87,20 +87,20 @@ impl Page<'_> {
         let start = format!("{:GAP$}{level}{:NAME$}", "", finding.check);
         self.add_text(&finding.message, start, lines);
         let indent = " ".repeat(GAP + LEVEL + NAME);
-        // The origin of the URL belongs to the finding: after an arrow it would read as a step to take.
+        // The origin of the URL belongs to the finding: after an arrow it would look like a fix.
         if let Some(origin) = finding.facts.get("origin").and_then(|it| it.as_str()) {
             self.add_text(origin, indent.clone(), lines);
         }
         let arrow = indent + &Style::Dim.paint("→ ");
         match &finding.fix {
-            // A command stays on one line, so that it can be copied.
+            // A command stays on one line, so that users can copy it.
             Some(line) if is_command(line) => lines.push(arrow + &escaped(line)),
             Some(text) => self.add_text(text, arrow, lines),
             None => {}
         }
     }
 
-    /// Adds a text after `start`, broken at the end of the terminal.
+    /// Adds a text after `start`, wrapped at the terminal's width.
     fn add_text(&self, text: &str, mut start: String, lines: &mut Vec<String>) {
         let indent = line_columns(&start);
         let room = self.width.map(|width| width.saturating_sub(indent));
@@ -110,7 +110,7 @@ impl Page<'_> {
         }
     }
 
-    /// Returns the last line: whether the server is fit.
+    /// Returns the last line, which says whether the server is fit.
     fn sum(&self) -> String {
         let failures = count(self.findings, Level::Fail);
         let undecided = undecided(self.findings).join(", ");

@@ -1,7 +1,8 @@
-//! Checks of the server, the network to it, and the locks on it: asks on one connection, and judges the answers.
+//! Checks of the server, the network to it, and the locks on it.
+//! Sends requests on one connection, and judges the replies.
 //!
-//! All questions end at one moment at the latest. If one fails, doctor still asks those that don't depend on it, over a
-//! new connection.
+//! All requests share one time limit. After a failure, doctor still sends
+//! the requests that don't depend on the failed one, on a new connection.
 
 mod replicas;
 
@@ -25,31 +26,30 @@ pub const NO_CONNECTION: &str = "there is no connection";
 /// Longest wait for a sentinel.
 const SENTINEL_WITHIN: Duration = Duration::from_millis(700);
 
-/// Part of maxmemory above which a server is nearly full, in percent.
+/// Part of maxmemory from which a server is nearly full, in percent.
 const NEARLY_FULL: u64 = 90;
 
 /// A server under examination.
 struct Server<'a> {
     locks: &'a Locks,
-    /// The replicas that must confirm a grant, if that is set.
+    /// Replicas that must confirm a grant, if that is set.
     quorum: Option<Quorum>,
     client: Client,
     until: Instant,
-    /// Time until the first answer.
+    /// Time until the first reply.
     connected: Result<Duration, Error>,
     redis_cli: RedisCli,
     info: Info,
-    /// Answers of the sentinels.
+    /// Replies of the sentinels.
     votes: Vec<Vote>,
     /// Addresses of the promotable replicas that are up, as the sentinels or the cluster list them.
     listed: Vec<String>,
-    /// The server's address, as messages name it.
+    /// Address of the server, as messages show it.
     place: String,
     findings: Vec<Finding>,
 }
 
-/// Checks all of it, and returns the server's address with the findings. `who` is shown as the holder of the lock for the
-/// rehearsal.
+/// Runs all checks. Returns the server's address and the findings. `who` is the holder of the lock in the rehearsal.
 pub fn examine(
     settings: &Settings,
     ttl: Duration,
@@ -99,14 +99,14 @@ pub fn examine(
     (server.place, server.findings)
 }
 
-/// Connects, and asks something, as a server lets everyone connect.
+/// Connects and sends a request, because a server accepts every connection.
 fn connect(locks: &Locks, client: &mut Client, until: Instant) -> Result<Duration, Error> {
     use ErrorKind::{Busy, Crowded, Loading, Refused};
     let began = Instant::now();
     let key = format!("{}redlock-doctor", locks.prefix);
     let lacks_rules = |error: &Error| matches!(error.cause, Some(Cause::MissingRules(_)));
     match client.ask(&[&["EXISTS", &key]], until)?.pop() {
-        // A server that answers so answers nothing else.
+        // A server with one of these errors answers no other request either.
         Some(Err(error)) if matches!(error.kind, Loading | Busy | Crowded) => Err(error),
         Some(Err(error)) if error.kind == Refused && !lacks_rules(&error) => Err(error),
         _ => Ok(began.elapsed()),
@@ -114,7 +114,7 @@ fn connect(locks: &Locks, client: &mut Client, until: Instant) -> Result<Duratio
 }
 
 impl Server<'_> {
-    /// Does these checks. If there is no connection, or an error prevents the checks, all findings say so.
+    /// Runs these checks. Without a connection, or if an error prevents them, all of them are unknown.
     fn check<const N: usize>(
         &mut self,
         checks: &'static str,
@@ -167,17 +167,17 @@ impl Server<'_> {
         [connection, tls]
     }
 
-    /// Asks one question. A refusal is an error, too.
+    /// Sends one request. A refusal is an error, too.
     fn ask(&mut self, words: &[&str]) -> Result<Vec<String>, Error> {
         let mut replies = self.client.ask(&[words], self.until)?;
         replies.pop().unwrap_or(Ok(Vec::new()))
     }
 
-    /// Asks for INFO, three settings, and whether the user is an administrator.
+    /// Requests INFO, three settings, and a list that only an administrator may see. Judges the replies.
     fn by_info(&mut self) -> Result<[Finding; 6], Error> {
         let text = self.ask(&["INFO"])?.concat();
         self.info.add(&text);
-        // Only administrators may list users.
+        // Only administrators may list the users.
         let questions: [&[&str]; 5] = [
             &["CLUSTER", "NODES"],
             &["ACL", "USERS"],
@@ -232,7 +232,7 @@ impl Server<'_> {
         let primary = text("master_host").zip(text("master_port"));
         let primary = primary.map(|(host, port)| format!("{host}:{port}"));
         let primary = primary.as_deref().unwrap_or("its primary");
-        // KeyDB has replicas that accept writes, too.
+        // KeyDB also has replicas that accept writes.
         let is_active = matches!(text("active_replica"), Some("1" | "yes"));
         let is_writable = is_active || text("slave_read_only") == Some("0");
         let role = text("role").unwrap_or_default();
@@ -388,7 +388,7 @@ impl Server<'_> {
         RedisCli::admin_line(std::slice::from_ref(&self.redis_cli), &[words], note)
     }
 
-    /// Returns the command that adds ACL rules. If one command is missing, others may be, so all are added.
+    /// Returns the command that adds ACL rules. If one command is missing, others may be too, so it adds all.
     fn permit(&self, missing: &str) -> String {
         let rules: Vec<&str> = if missing.starts_with(['~', '&']) {
             missing.split(' ').collect()
@@ -416,7 +416,7 @@ impl Server<'_> {
         fail(message, fix).with(json!(origin))
     }
 
-    /// Splits the message of an error: what is so, and what to do. The heading names the server.
+    /// Splits an error into its description and its fix. Drops the server, which is in the heading.
     fn parts(&self, error: &Error) -> (String, String) {
         let start = format!("Redis at {}", self.place);
         let message = error.message();

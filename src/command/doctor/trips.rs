@@ -8,17 +8,17 @@ use super::finding::{Finding, fail, ok, short, warn};
 use crate::decide::lease::renewal_interval;
 use crate::report::format_duration;
 
-/// Most round trips that are measured, and the time for them.
+/// Largest number of round trips to measure, and the time for them.
 const MOST: usize = 40;
 const WITHIN: Duration = Duration::from_millis(250);
 
-/// Renewals should take less than this part of the time between them.
+/// Part of the renewal interval that a renewal should not exceed.
 const SLOW: u32 = 10;
 
-/// Difference of clocks above which people can't compare times.
+/// Difference of clocks from which users can't compare times.
 const CLOCKS_APART: Duration = Duration::from_secs(10);
 
-/// Asks for the time again and again, and judges the latency and the clocks.
+/// Requests the time repeatedly, and judges the latency and the clocks.
 pub fn examine<E>(
     ttl: Duration,
     until: Instant,
@@ -34,7 +34,7 @@ pub fn examine<E>(
             Err(_) => break,
         }
     }
-    // The shortest round trip knows best.
+    // The shortest round trip gives the most exact time.
     trips.sort_by_key(|(took, ..)| *took);
     let (took, now, time) = &trips[0];
     let clock = clock(*took, *now, time);
@@ -42,7 +42,7 @@ pub fn examine<E>(
     Ok([latency(&times, ttl), clock])
 }
 
-/// Judges round trips, the shortest first. Of so few, 99 % are all of them.
+/// Judges round trips, which are sorted. Their maximum is also their 99th percentile, because they are so few.
 fn latency(times: &[Duration], ttl: Duration) -> Finding {
     let (p50, max) = (times[(times.len() - 1) / 2], times[times.len() - 1]);
     let renewal = renewal_interval(ttl);

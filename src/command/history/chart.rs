@@ -1,4 +1,4 @@
-//! The history as a picture (SVG): time from left to right, rows for each lock and host. Pure.
+//! The history as a picture (SVG): time runs from left to right, with rows for each lock and host. Pure.
 
 use std::time::Duration;
 
@@ -16,30 +16,30 @@ const ROW: f64 = 22.0;
 const MARGIN: f64 = 20.0;
 const TOP: f64 = 50.0;
 
-/// Parts of the time axis, each with the moment at which it begins.
+/// Sections of the time axis, each labelled with its beginning.
 const PARTS: u64 = 5;
 
-/// Most characters of a name and of the text in a bar, which ends with the bar.
+/// Largest number of characters in a name, and in the text of a bar, which the bar's end may cut.
 const NAME: usize = 24;
 const TEXT: usize = 150;
 
-/// Style with a background of its own, so that the picture is readable wherever it is shown.
+/// Style with its own background, so that the picture is readable everywhere.
 const STYLE: &str = "\
 text{font:13px system-ui,'DejaVu Sans',sans-serif;fill:#1f2328}\
 .lock,.title{font-weight:600}.dim{font-size:12px;fill:#59636e}line{stroke:#d1d9e0}\
 svg svg text{font-size:11px;fill:#fff}svg .waiting text{fill:#3d2e00}\
 .waiting{fill:#eac54f}.ok{fill:#1a7f37}.running{fill:#0969da}.failed{fill:#cf222e}";
 
-/// Meanings of the bars, below the picture. A mark helps readers who don't see the colours.
+/// Legend below the picture. A mark helps readers who don't see the colours.
 const LEGEND: &str = "\
 <text class=\"waiting\" x=\"190\">\u{25a0}</text><text class=\"dim\" x=\"206\">waiting</text>
 <text class=\"running\" x=\"310\">\u{25a0}</text><text class=\"dim\" x=\"326\">running</text>
 <text class=\"ok\" x=\"430\">\u{25a0}</text><text class=\"dim\" x=\"446\">ended well</text>
 <text class=\"failed\" x=\"550\">\u{25a0}</text><text class=\"dim\" x=\"566\">\u{2717} ended badly</text>";
 
-/// A picture that is being drawn.
+/// A picture under construction.
 struct Chart {
-    /// Begin and end, in milliseconds since 1970; never the same.
+    /// Start and end in milliseconds since 1970; never equal.
     from_ms: u64,
     to_ms: u64,
     calendar: Calendar,
@@ -48,7 +48,7 @@ struct Chart {
     bottom: f64,
 }
 
-/// Draws holds, with the waits before them, up to now.
+/// Draws holds, and the waits before them, up to now.
 pub fn svg(entries: &[HistoryEntry], now_ms: u64, calendar: Calendar) -> String {
     let mut entries: Vec<&HistoryEntry> = entries.iter().collect();
     entries.sort_by(|a, b| {
@@ -86,7 +86,8 @@ fn queued_at(entry: &HistoryEntry) -> u64 {
     entry.since_ms.saturating_sub(milliseconds(entry.waited))
 }
 
-/// Returns the runs of a host, in the order in which they began to wait, in as few lanes as they need so that none overlap.
+/// Distributes a host's runs, sorted by the start of their waits,
+/// over as few lanes as possible. Runs in a lane don't overlap.
 fn lanes<'a>(host: &[&'a HistoryEntry]) -> Vec<Vec<&'a HistoryEntry>> {
     let mut lanes: Vec<Vec<&HistoryEntry>> = Vec::new();
     for entry in host {
@@ -106,7 +107,7 @@ impl Chart {
         self.rows += &text(class, MARGIN, self.bottom + 15.0, &truncate(name, NAME));
     }
 
-    /// Adds a run: how long it waited, and how long it ran.
+    /// Adds a run: its wait, and its time with the lock.
     fn run(&mut self, entry: &HistoryEntry) {
         let who = &entry.who;
         let since = self.calendar.moment(entry.since_ms);
@@ -127,14 +128,14 @@ impl Chart {
         if queued_at < entry.since_ms {
             bars = self.bar("waiting", (queued_at, entry.since_ms), "");
         }
-        // By the server's clock it may have ended before it began, as that can be set.
+        // The server's clock may have been set back, so the hold may have ended before it began.
         let until = entry.ended_ms.unwrap_or(self.to_ms).max(entry.since_ms);
         let label = format!("{mark}{job}, {ran}");
         bars += &self.bar(class, (entry.since_ms, until), &label);
         self.rows += &group(&about, &bars, who.url.as_deref());
     }
 
-    /// Returns a bar, which is visible however short it is, with its text: a picture in the picture cuts that.
+    /// Returns a bar of a visible length with its text. The bar is a nested picture, so it cuts the text.
     fn bar(&self, class: &str, (from, to): (u64, u64), label: &str) -> String {
         let (x, y) = (self.x(from), self.bottom + 1.0);
         let width = (self.x(to) - x).max(2.0);
@@ -145,10 +146,10 @@ impl Chart {
         )
     }
 
-    /// Returns the place of a moment on the time axis.
+    /// Returns the position of a time on the time axis.
     fn x(&self, ms: u64) -> f64 {
         let passed = ms.clamp(self.from_ms, self.to_ms) - self.from_ms;
-        // Spans of a hundred years have no digits too many.
+        // Even a span of a hundred years has few enough digits.
         #[allow(clippy::cast_precision_loss)]
         let share = passed as f64 / (self.to_ms - self.from_ms) as f64;
         LABEL + share * (WIDTH - LABEL - MARGIN)
@@ -182,7 +183,7 @@ impl Chart {
     }
 }
 
-/// Returns bars with what a pointer over them shows, and with the link to their job.
+/// Returns bars with their tooltip, and with the link to their job.
 fn group(about: &str, bars: &str, url: Option<&str>) -> String {
     let group = format!("<g><title>{}</title>{bars}</g>", safe(about));
     let is_link = |url: &&str| {
@@ -200,8 +201,8 @@ fn text(class: &str, x: f64, y: f64, text: &str) -> String {
     format!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y}\">{text}</text>\n")
 }
 
-/// Returns the text as XML has it. What XML can't have, and what turns the direction of what stands beside it, is written
-/// out.
+/// Escapes a text for XML. Spells out characters that XML
+/// forbids, or that change the direction of the text beside them.
 fn safe(text: &str) -> String {
     let lines = text.split('\n').map(|line| {
         let line = escaped(line).replace('&', "&amp;").replace('<', "&lt;");
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_hold_that_ended_before_it_began_is_drawn_where_it_began() {
-        // Between its begin and its end, the server's clock was set back.
+        // The server's clock was set back between the start and the end.
         let holds = [
             hold("alpha", 100, Some(110), HoldOutcome::Status(0)),
             hold("beta", 190, Some(120), HoldOutcome::Lost),

@@ -1,4 +1,4 @@
-//! The history line by line, for people and for programs. Pure.
+//! The history as lines, for users and for programs. Pure.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::report::{
     escaped, format_duration, painted, timestamp,
 };
 
-/// Returns how a run ended, in words; `brief`: in one or two.
+/// Returns the end of a run in words, and in one or two words if `brief`.
 pub fn ended(entry: &HistoryEntry, brief: bool) -> String {
     use HoldOutcome::Skipped;
     let with = |what: &str, how: &str, words: fn(&Who) -> String| match &entry.by {
@@ -56,7 +56,7 @@ pub fn ended(entry: &HistoryEntry, brief: bool) -> String {
 /// Width from which a terminal shows times, ends and clients in full.
 const WIDE: usize = 100;
 
-/// Returns the cells of a row. `zone`: if cells are brief, the one that the heading of times names.
+/// Returns the cells of a row. `zone` makes them brief: it is the time zone in the heading.
 fn row(entry: &HistoryEntry, now_ms: u64, calendar: Calendar, zone: Option<&str>) -> [String; 8] {
     let who = &entry.who;
     let ran = entry.hold.as_ref().map(|_| entry.ran(now_ms));
@@ -85,8 +85,8 @@ fn row(entry: &HistoryEntry, now_ms: u64, calendar: Calendar, zone: Option<&str>
     cells.map(|cell| escaped(&cell).into_owned())
 }
 
-/// Returns a table with a line for each entry, for a terminal of this width or a file; without the name if one lock was
-/// asked for.
+/// Returns a table with a line per entry, for a terminal of this width
+/// or a file. `is_of_one` hides the name, because the user has given it.
 pub fn table(
     entries: &[HistoryEntry],
     now_ms: u64,
@@ -110,7 +110,7 @@ pub fn table(
         table.hide("NAME");
     }
     let command = width.map_or(20, |width| 20.min(width / 4));
-    // The column that is least missed goes first, and the name, which is typed next, last.
+    // The least useful column goes first, and the name last, because the user types it in the next command.
     let steps = [
         Step::Cut("COMMAND", command, usize::MAX),
         Step::Hide("PID"),
@@ -171,7 +171,7 @@ pub mod tests {
     use super::*;
     use crate::protocol::golden::histories;
 
-    /// A hold of "a" by a host, from and to, in seconds.
+    /// Returns a hold of "a" by a host, from `since` to `until`, in seconds.
     pub fn hold(host: &str, since: u64, until: Option<u64>, outcome: HoldOutcome) -> HistoryEntry {
         let mut hold = histories()[0].entries[0].hold.clone();
         let past = hold.as_mut().unwrap();
@@ -196,7 +196,7 @@ pub mod tests {
         }
     }
 
-    /// A run on a host that ended without "a" at a moment, after four seconds.
+    /// Returns a run on a host that ended without "a" at `ended`, after four seconds.
     pub fn skip(host: &str, ended: u64, reason: SkipReason) -> HistoryEntry {
         HistoryEntry {
             hold: None,

@@ -1,8 +1,8 @@
-//! `redlock history`: who held a lock, how long they waited and ran, and how it ended; and which runs ended
-//! without it.
+//! `redlock history`: who held a lock, how long they waited and ran,
+//! and how it ended; also the runs that ended without the lock.
 //!
-//! This file fetches and selects; `listing` shows it line by line, `chart` draws it, and `calendar` knows the times.
-//! `recently` is what `redlock status NAME` shows of it.
+//! This file reads and selects the entries. `listing` prints them as lines, `chart` draws them,
+//! and `calendar` formats times. `recently` is the part that `redlock status NAME` shows.
 
 pub(super) mod calendar;
 mod chart;
@@ -31,31 +31,31 @@ use crate::protocol::{Client, HistoryEntry, LockHistory, Name, Which};
 use crate::report::{self, counted, format_duration, lines_of, print, print_to, width};
 use crate::sys::local_time;
 
-/// Lines of the table, unless more are asked for.
+/// Lines of the table, unless `-n` sets another number.
 const LINES: usize = 20;
 
-/// Most memory of the entries that are kept, in bytes; and how many more than are wanted may be kept for a while.
+/// Largest memory of the selected entries, in bytes, and the number of surplus entries before they are dropped.
 const MAX_WEIGHT: usize = 64 << 20;
 const SLACK: usize = 1000;
 
-/// The calendar of this system's zone.
+/// Calendar in this system's time zone.
 pub(super) const LOCAL: Calendar = Calendar(local_time);
 
-/// Shows what is remembered of locks.
+/// Shows the history of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
-    let mut asked = Asked::parse(options.names.iter().map(String::as_str))?;
+    let mut filter = Asked::parse(options.names.iter().map(String::as_str))?;
     let mut met = BTreeSet::new();
-    asked.names.retain(|name| met.insert(name.clone()));
+    filter.names.retain(|name| met.insert(name.clone()));
     let mut client = settings.locks.open()?;
     client.ask_role()?;
-    let names = asked.look_up(&mut client, &settings.locks, Which::All)?;
+    let names = filter.look_up(&mut client, &settings.locks, Which::All)?;
     if options.names_only {
         let names = names.iter().map(Name::as_str);
         print(&lines_of(names, settings.verbosity))?;
         return Ok(Exit::Success);
     }
     let mut history = History {
-        asked,
+        asked: filter,
         options,
         settings,
         client,
@@ -72,12 +72,12 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
             print(&history.table(&selection)?)?;
         }
     }
-    // Of one lock nothing was asked before.
+    // With a single name, this is the first request whose answer shows the server's role.
     settings.warn_of_replica(&history.client);
     Ok(Exit::Success)
 }
 
-/// A history that is asked for.
+/// A call of `history`: the names, the options and the connection.
 struct History<'a> {
     asked: Asked,
     options: &'a cli::History,
@@ -86,27 +86,27 @@ struct History<'a> {
     names: Vec<Name>,
 }
 
-/// The entries that are shown, and what else there was.
+/// Selected entries, and facts about the others.
 #[derive(Default)]
 struct Selection {
-    /// Entries that are kept: the last that began, and no more than wanted once they are settled.
+    /// Entries that began last; `settle` sorts them and drops the surplus.
     entries: Vec<HistoryEntry>,
     /// Memory of the entries, in bytes.
     weight: usize,
-    /// Number of entries that began before these.
+    /// Number of dropped entries, which began before these.
     before: usize,
-    /// The server's clock, in milliseconds since 1970.
+    /// Time of the server's clock, in milliseconds since 1970.
     now_ms: u64,
     /// End of the last hold that is too old.
     last_before_ms: Option<u64>,
     /// Number of runs that ended without the lock.
     skips: usize,
-    /// The names and patterns with a history.
+    /// Given names and patterns that have a history.
     met: HashSet<String>,
 }
 
 impl Selection {
-    /// Adds the entries of a lock that are wanted. Returns true if the lock has any.
+    /// Adds the selected entries of a lock. Returns true if it has any.
     fn add(&mut self, lock: LockHistory, options: &cli::History, most: usize) -> bool {
         let since = options.since.map(milliseconds);
         let first = since.map_or(0, |since| lock.now_ms.saturating_sub(since));
@@ -132,8 +132,8 @@ impl Selection {
         has_any
     }
 
-    /// Puts the entries in order, and drops all except the last. Entries of one moment stay in the order of their names and
-    /// fences.
+    /// Sorts the entries and drops all except the last. Entries with the
+    /// same start stay in the order of their names and fencing tokens.
     fn settle(&mut self, most: usize) {
         self.entries.sort_by_key(|entry| entry.since_ms);
         let surplus = self.entries.len().saturating_sub(most);
@@ -148,7 +148,7 @@ impl Selection {
 }
 
 impl History<'_> {
-    /// Reads the entries that were asked for. Refuses more than can be kept.
+    /// Reads the selected entries. Refuses to read more than fit into the memory limit.
     fn read(&mut self) -> Result<Selection> {
         let is_table = !self.options.json && self.options.svg.is_none();
         let usual = if is_table { LINES } else { usize::MAX };
@@ -174,7 +174,7 @@ impl History<'_> {
         Ok(selection)
     }
 
-    /// Returns the table, and what it leaves out.
+    /// Returns the table, and notes about the omitted entries.
     fn table(&mut self, selection: &Selection) -> Result<String> {
         let mut text = String::new();
         if !selection.entries.is_empty() {
@@ -201,7 +201,7 @@ impl History<'_> {
         Ok(text)
     }
 
-    /// Returns a line for each name or pattern that has no history, or none in the time that was asked for.
+    /// Returns a line for each name or pattern without a history, or without one in the selected time.
     fn missing(&mut self, selection: &Selection) -> Result<Vec<String>> {
         if let (Some(since), Some(last), true) = (
             self.options.since,
@@ -224,10 +224,10 @@ impl History<'_> {
         if missing.is_empty() {
             return Ok(Vec::new());
         }
-        let known = known_names(&mut self.client, &self.settings.locks)?;
+        let names = known_names(&mut self.client, &self.settings.locks)?;
         let at = report::at_server(&self.settings.locks);
         let line = |name: &str| {
-            let meant = similar(name, &known).into_iter().next();
+            let meant = similar(name, &names).into_iter().next();
             let meant = meant.map(|meant| format!("; did you mean {}?", report::quote(meant)));
             let meant = meant.unwrap_or_default();
             format!("no history of \"{name}\"{at} (kept for {days} days{meant})")
@@ -237,7 +237,7 @@ impl History<'_> {
 
     /// Writes the chart to a file, or to standard output.
     fn draw(&mut self, path: &Path) -> Result<()> {
-        // A name of a lock, perhaps: a file of this name would be replaced.
+        // The name may be that of a lock, and a file of this name would be replaced.
         let is_picture = path.extension().is_some_and(|end| end == "svg");
         if !(path == Path::new("-") || is_picture || path.starts_with("/dev")) {
             let path = path.display();
@@ -256,12 +256,12 @@ impl History<'_> {
     }
 }
 
-/// Returns the memory that an entry takes, in bytes.
+/// Returns the memory of an entry, in bytes.
 fn weight_of(entry: &HistoryEntry) -> usize {
     size_of::<HistoryEntry>() + entry.who.weight()
 }
 
-/// Returns all that is shown of histories, without colours.
+/// Returns all forms of these histories, without colours.
 #[cfg(test)]
 pub fn drawn(histories: &[LockHistory], width: Option<usize>) -> Vec<String> {
     let entries: Vec<_> = histories

@@ -7,10 +7,10 @@ use super::listing::ended;
 use crate::protocol::{HistoryEntry, HoldOutcome, Inspected, LockHistory, Name};
 use crate::report::{and_more, client_name, escaped, format_duration, reason_of};
 
-/// Most events that are shown.
+/// Largest number of events to show.
 const MOST: usize = 5;
 
-/// The last events of a lock as far as its history has them: when each was, and what.
+/// Last events in a lock's history, with their times.
 pub struct Past {
     pub name: Name,
     events: Vec<(u64, String)>,
@@ -47,7 +47,7 @@ fn last(events: impl Iterator<Item = (u64, String)>) -> Vec<(u64, String)> {
     events
 }
 
-/// Tells how a hold ended, and who ended it; or why runs ended without the lock, by the last of them.
+/// Describes the end of a hold, and who ended it. For runs that ended without the lock, describes the last of them.
 fn end(alike: &[HistoryEntry]) -> Option<String> {
     let (last, others) = alike.split_last()?;
     let (who, after) = (client_name(&last.who), format_duration(last.ran(0)));
@@ -68,7 +68,7 @@ fn end(alike: &[HistoryEntry]) -> Option<String> {
     })
 }
 
-/// Tells of a freeze, and who made it, if it isn't over.
+/// Describes a freeze; if it is still in force, also who froze the lock.
 fn freeze(lock: &Inspected, since_ms: u64, until_ms: u64) -> String {
     match &lock.frozen {
         Some(now) if now.since_ms == since_ms => {

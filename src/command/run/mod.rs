@@ -1,6 +1,6 @@
-//! `redlock run`: take the locks, run COMMAND, renew in the background, release.
+//! `redlock run`: acquires the locks, runs COMMAND, renews the leases in the background, and releases the locks.
 //!
-//! This is the way of a run from its options to its status; [`supervise`] is the time while COMMAND runs.
+//! Drives a run from options to exit status; [`supervise`] takes over while COMMAND is running.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -53,7 +53,8 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     }
     let words = || command.iter().map(|word| word.to_string_lossy());
     let who = Who {
-        // Also where the kernel doesn't say which process we are: one watches over the lock.
+        // Set even if the kernel can't identify this process,
+        // because others must see that redlock supervises the lock.
         instance: Some(process::instance().unwrap_or_default()),
         once: options.once.clone(),
         ..own_job(&options.acquire, settings, words)
@@ -63,9 +64,9 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     acquisition.request.once_per = options.once_per.unwrap_or_default();
     acquisition.request.once_key.clone_from(&options.once);
-    // With several locks or --once-per the reply to the request matters, with --seq other runs must
-    // know that this one has begun, whatever becomes of it, and with REDLOCK_SYNC the replicas must. So there the
-    // confirmation comes first.
+    // A run may start on an unconfirmed grant, but not in these cases: with several
+    // locks, --once or --once-per the server's answer matters. With --seq, other runs
+    // must learn that this one has begun. With REDLOCK_SYNC, the replicas must confirm.
     let on_unreachable = options.on_unreachable.unwrap_or(settings.on_unreachable);
     acquisition.silence = (on_unreachable == OnUnreachable::Run).then_some(acquisition.request.ttl);
     acquisition.starts_on_grant = acquisition.names.len() == 1
@@ -86,10 +87,10 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     run.acquire_and_run(work)
 }
 
-/// Returns the words of COMMAND, or of the shell for the SCRIPT of -c, prepared to be started.
+/// Returns the words of COMMAND, or of the shell for the SCRIPT of -c, and the prepared command.
 ///
 /// # Errors
-/// A [`Refusal`] if they can't be executed.
+/// A [`Refusal`] if the command can't be prepared.
 pub(super) fn prepare(
     script: Option<&OsString>,
     command: &[OsString],
@@ -104,14 +105,14 @@ pub(super) fn prepare(
     Ok((words, prepared))
 }
 
-/// What a run knows from its start.
+/// A run, before it has acquired its locks.
 struct Run<'a> {
     options: &'a cli::Run,
     acquisition: Acquisition<'a>,
     on_terminal: bool,
 }
 
-/// What shells have within themselves, and no program has to have: also the words of their syntax.
+/// Shell builtins and keywords, which usually don't exist as programs.
 const BUILTINS: [&str; 53] = [
     ".", ":", "[[", "!", "{", "(", "alias", "bg", "bind", "builtin", "case", "cd", "command",
     "declare", "dirs", "disown", "eval", "exec", "exit", "export", "fc", "fg", "for", "function",
@@ -120,7 +121,7 @@ const BUILTINS: [&str; 53] = [
     "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait", "while",
 ];
 
-/// Returns the end of a run whose command can't be started.
+/// Returns the error for a command that can't be started.
 pub(super) fn cannot_run(command: &[OsString], error: &SpawnError) -> Refusal {
     let program = command.first().map_or(OsStr::new(""), OsString::as_os_str);
     let path = Path::new(program);
@@ -146,7 +147,7 @@ pub(super) fn cannot_run(command: &[OsString], error: &SpawnError) -> Refusal {
     Refusal(Exit::NotFound, line)
 }
 
-/// Why a program can't be executed: the system has one word for several reasons.
+/// Returns the reason why a program can't be executed. The kernel has one error for several reasons.
 fn why_not(program: &Path, error: &io::Error) -> String {
     let is_path = program.as_os_str().as_bytes().contains(&b'/');
     match error.kind() {
@@ -167,17 +168,18 @@ fn why_not(program: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Longest first line that the kernel reads for an interpreter, in bytes.
+/// Longest first line in which the kernel looks for an interpreter, in bytes.
 const LONGEST_FIRST_LINE: u64 = 256;
 
-/// Longest first word of a hook that is a program's name, in bytes.
+/// Longest first word of a hook that is checked as a program's name, in bytes.
 const LONGEST_HOOK_WORD: usize = 200;
 
-/// Says why a hook can't be run, if its first word shows that: nobody waits for the shell that runs it.
+/// Returns the reason why a hook can't run, if its first word
+/// shows one. Nobody waits for the hook's shell to report it.
 fn hook_trouble(script: &str) -> Option<String> {
     let word = script.split_whitespace().next()?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
-    // Without a search path, the shell uses one of its own.
+    // Without PATH, the shell uses its own search path.
     if std::env::var_os("PATH").is_none()
         || word.len() > LONGEST_HOOK_WORD
         || !word.chars().all(is_plain)
@@ -196,7 +198,7 @@ fn hook_trouble(script: &str) -> Option<String> {
     ))
 }
 
-/// Says which interpreter of a program is missing. The carriage return of a script with DOS line endings shows.
+/// Returns a message about a script's missing interpreter. Shows the carriage return of DOS line endings.
 fn missing_interpreter(program: &Path) -> String {
     let mut start = Vec::new();
     let _ =
@@ -206,7 +208,7 @@ fn missing_interpreter(program: &Path) -> String {
     let line = first_line.strip_prefix("#!").unwrap_or_default();
     let line = line.trim_start_matches([' ', '\t']);
     let interpreter = line.split([' ', '\t']).next().unwrap_or_default();
-    // The kernel takes the carriage return for a part of the name.
+    // For the kernel, the carriage return is part of the interpreter's name.
     if let Some(interpreter) = interpreter.strip_suffix('\r') {
         let script = quote(program);
         return format!(
@@ -219,24 +221,25 @@ fn missing_interpreter(program: &Path) -> String {
     format!("its interpreter {interpreter} does not exist")
 }
 
-/// Whether a shell would read the word as `NAME=value`.
+/// Returns true if a shell would read the word as `NAME=value`.
 fn sets_variable(word: &Path) -> bool {
     let parts = word.to_str().and_then(|word| word.split_once('='));
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     parts.is_some_and(|(name, _)| !name.is_empty() && name.chars().all(is_part))
 }
 
-/// Whether nobody may execute a file.
+/// Returns true if nobody may execute a file.
 fn is_not_executable(program: &Path) -> bool {
-    let found = program.metadata();
-    found.is_ok_and(|found| found.permissions().mode() & 0o111 == 0)
+    let metadata = program.metadata();
+    metadata.is_ok_and(|metadata| metadata.permissions().mode() & 0o111 == 0)
 }
 
-/// How long the start of COMMAND waits for what was said before: a reader that reads is faster.
+/// Longest wait for earlier messages to be written before COMMAND starts. Any live reader is faster.
 const FLUSH_BEFORE_START: Duration = Duration::from_millis(100);
 
 impl Run<'_> {
-    /// Returns the hook for this run, if one is configured: for locks with these fences, which were waited for so long.
+    /// Returns the hook for this run, if one is configured. `fences` are
+    /// the tokens of its locks, and `waited_ms` is the wait for them.
     fn hook(&self, fences: Vec<u64>, waited_ms: u128) -> Option<Hook<'_>> {
         let Acquisition {
             settings,
@@ -245,7 +248,7 @@ impl Run<'_> {
             ..
         } = &self.acquisition;
         let script = settings.hook.as_ref()?;
-        // A hook that runs redlock would call itself again and again.
+        // A hook that runs redlock must not call itself again and again.
         if std::env::var_os(EVENT).is_some_and(|event| !event.is_empty()) {
             return None;
         }
@@ -268,8 +271,8 @@ impl Run<'_> {
         let acquisition = &self.acquisition;
         let settings = acquisition.settings;
         let mut holds = HeldLocks::none(settings.locks.client());
-        // Until a lock is requested, nothing else has to be cleaned up, so signals keep their default action: but signals
-        // without a handler don't terminate PID 1.
+        // Signals keep their default action until a lock is requested, because nothing needs to be
+        // cleaned up before. PID 1 is an exception: signals without a handler don't terminate it.
         let is_early = std::process::id() == 1 || !settings.jitter.is_zero();
         let early = is_early.then(|| EventSources::new(self.on_terminal));
         let early = early.transpose()?;
@@ -315,7 +318,7 @@ impl Run<'_> {
         Ok(self.run_command(&work, none, &mut sources, waited_ms))
     }
 
-    /// Fails if COMMAND isn't to be started as a lease is about to expire (after a suspend, for example).
+    /// Fails if a lease is about to expire, after a suspend for example, so that COMMAND must not start.
     fn expect_time_to_start(&self, holds: &HeldLocks) -> Result<()> {
         if holds.lease().is_none_or(|lease| now() < lease.stop_at()) {
             return Ok(());
@@ -326,7 +329,7 @@ impl Run<'_> {
         refuse(Exit::Lost, line)
     }
 
-    /// Runs COMMAND under these locks, or without any, and releases them after that.
+    /// Runs COMMAND with or without locks, and releases them afterwards.
     fn run_command(
         &self,
         work: &Work,
@@ -339,7 +342,7 @@ impl Run<'_> {
             acquisition,
             on_terminal,
         } = self;
-        // What is erased from a terminal, say, goes before what COMMAND writes.
+        // Earlier output must come before COMMAND's, especially if it erases a line of the terminal.
         stderr::flush(FLUSH_BEFORE_START);
         let fences = Hook::fences(&acquisition.names, &holds);
         let hook = self.hook(fences, waited_ms);
@@ -370,7 +373,8 @@ impl Run<'_> {
                 }
             });
         let mode = mode_after(exit, options.hold_at_least);
-        // The server answers this process before it notifies the next holder. A hook would inherit this.
+        // The server answers this process before it notifies the next holder, so this
+        // process must not take the processor. A hook would inherit this policy.
         if hook.is_none() {
             sys::yield_cpu();
         }
@@ -387,7 +391,7 @@ impl Run<'_> {
         exit
     }
 
-    /// Says that a failover may take longer than a lease lasts, where the sentinels have said when one begins.
+    /// Warns that a failover may take longer than a lease lasts, if the sentinels have said when a failover begins.
     fn say_short_ttl(&self) {
         let acquisition = &self.acquisition;
         let locks = &acquisition.settings.locks;

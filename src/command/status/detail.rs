@@ -1,4 +1,4 @@
-//! A lock on one screen: who has it, who waits, what happened recently, and the lines to type. Pure.
+//! A lock on one screen: who has it, who waits, recent events, and commands to type. Pure.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use crate::report::{
     wrapped,
 };
 
-/// Lines of a terminal, without the one of the prompt.
+/// Lines of a terminal, without the prompt.
 const SCREEN: usize = 23;
 
-/// Most holders, and most waiters, that have a line.
+/// Largest number of holders, and of waiters, to show.
 const SHOWN: usize = 5;
 
-/// Columns of the names of fields.
+/// Width of the names of fields, in columns.
 const KEYS: usize = 15;
 
-/// Room for a value on the narrowest terminal.
+/// Width of a value on the narrowest terminal, in columns.
 const NARROWEST: usize = 16;
 
-/// Returns a screen for each lock. `known`: all names, to find similar ones; `at`: the server; `width`: that of the
-/// terminal, if there is one.
+/// Returns a screen for each lock. `known` are all names, for finding similar
+/// ones, and `at` is the server. `width` is that of the terminal, if there is one.
 pub fn lines(
     locks: &[Inspected],
     pasts: &[Past],
@@ -46,7 +46,7 @@ pub fn lines(
         let events = past.map_or(Vec::new(), |past| past.lines(lock, calendar));
         let screen = Screen::of(lock, &events, calendar);
         let mut shown = screen.lines(width, false);
-        // Everything is shown in full if it fits, and always in a file.
+        // A screen is shown in full if it fits, and always in a file.
         if width.is_some() && shown.len() > SCREEN {
             shown = screen.lines(width, true);
         }
@@ -75,18 +75,18 @@ fn key_of(key: &str) -> String {
     Style::Dim.paint(&format!("{:KEYS$}", format!("{key}:")))
 }
 
-/// Behaviour of an entry of a screen that is too narrow, or too low.
+/// Format of an entry on a screen that is too narrow or too low.
 #[derive(Clone, Copy, PartialEq)]
 enum Fit {
-    /// The value is broken between its words into lines with this indent, or cut to one line.
+    /// The value is wrapped between words, with this indent, or cut to one line.
     Wrapped(usize),
-    /// The terminal breaks the line, which is copied.
+    /// The terminal wraps the line, so that users can copy it.
     Whole,
-    /// Like [`Fit::Whole`], and left out of a screen that is too low.
+    /// Like [`Fit::Whole`], and omitted from a screen that is too low.
     Optional,
 }
 
-/// The screen of a lock: the starts of its lines and their values, which are safe for a terminal.
+/// The screen of a lock: the beginnings of its lines, and their values, which are safe for a terminal.
 struct Screen<'a> {
     lock: &'a Inspected,
     entries: Vec<(String, Style, String, Fit)>,
@@ -149,7 +149,7 @@ impl<'a> Screen<'a> {
         self.add(key_of(key), style, &escaped(value), fit);
     }
 
-    /// Adds a line that is neither broken nor cut.
+    /// Adds a line that is neither wrapped nor cut.
     fn whole(&mut self, line: &str, fit: Fit) {
         self.add(String::new(), Style::Plain, line, fit);
     }
@@ -161,7 +161,7 @@ impl<'a> Screen<'a> {
         }
     }
 
-    /// Ends a list of this many clients, with an empty line if there is room.
+    /// Ends a list of this many clients, with an empty line if there is space.
     fn end_list(&mut self, count: usize) {
         if count > SHOWN {
             let line = format!("  … {} more (status --json)", count - SHOWN);
@@ -170,7 +170,7 @@ impl<'a> Screen<'a> {
         self.whole("", Fit::Optional);
     }
 
-    /// Returns the lines to print. `is_cut`: each value has one line, and no line is empty.
+    /// Returns the lines to print. `is_cut`: each value has one line, and there are no empty lines.
     fn lines(&self, width: Option<usize>, is_cut: bool) -> Vec<String> {
         let width = width.unwrap_or(usize::MAX);
         let mut lines: Vec<String> = Vec::new();
@@ -231,7 +231,7 @@ impl<'a> Screen<'a> {
     fn only_holder(&mut self, hold: &Hold, holder: &Holder) {
         let (lock, who) = (self.lock, &holder.who);
         let mut by = client_in_words(who);
-        // A person on call wants the host and the process of a CI job, too.
+        // A person on call also wants the host and the process of a CI job.
         if who.known_as.is_some() {
             by = format!("{by}, {}@{} (pid {})", who.user, who.host, who.pid);
         }
@@ -256,7 +256,7 @@ impl<'a> Screen<'a> {
         }
     }
 
-    /// Adds the commands that change the lock, which a shell takes as they stand.
+    /// Adds the commands that change the lock, ready for a shell.
     fn commands(&mut self) {
         let lock = self.lock;
         let may_stop = |hold: &Hold| {
@@ -283,7 +283,7 @@ impl<'a> Screen<'a> {
     }
 }
 
-/// Returns what is special about a hold, or what to expect.
+/// Returns a hold's slot, and the reason why it lasts or the time it usually takes.
 fn note(lock: &Inspected, holder: &Holder) -> String {
     let slot = holder.limit.as_slots();
     let slot = slot.map(|slots| format!(", slot {} of {slots}", holder.slot));
@@ -298,7 +298,7 @@ fn note(lock: &Inspected, holder: &Holder) -> String {
     slot.unwrap_or_default() + &rest
 }
 
-/// Returns how much is left of a lease, and when it was renewed.
+/// Returns the rest of a lease, and the time since its renewal.
 fn lease(hold: &Hold) -> String {
     let Some(left) = hold.left.map(format_duration) else {
         return "no expiry; REDLOCK_REPAIR_TTL=1 gives it one".into();
@@ -378,7 +378,7 @@ mod tests {
             for lock in locks() {
                 for line in screen(&lock, 7, width) {
                     assert_safe_line(&line);
-                    // A link and a line to type are copied.
+                    // Users copy links and commands, so those are whole.
                     let is_whole = line.starts_with("to ") || line.starts_with("  https://");
                     assert!(is_whole || columns(&line) <= width, "{width}: {line}");
                 }

@@ -1,4 +1,4 @@
-//! A lock as JSON, for programs; the shape is part of the contract. Pure.
+//! A lock as JSON for programs; the shape is part of the contract. Pure.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ fn holder(lock: &Inspected, hold: &Hold) -> Object {
     let mut json = Object::default();
     let holder = hold.holder.as_ref();
     let since_ms = holder.map(|holder| holder.since_ms);
-    // Not before it was held, as the server rounds the times that are left.
+    // Never before the start of the hold, although the server rounds remaining times.
     let earliest = since_ms.unwrap_or(0).min(lock.now_ms);
     let renewed_at = hold
         .renewed_ago()
@@ -94,7 +94,7 @@ fn holder(lock: &Inspected, hold: &Hold) -> Object {
     json
 }
 
-/// Returns a request to end, and in how many milliseconds COMMAND gets SIGKILL: 0 if that is due.
+/// Returns a request to stop, and the milliseconds until COMMAND gets SIGKILL: 0 if that is due.
 fn stop(by: &Who, whom: &Who, now_ms: u64) -> Object {
     let mut json = Object::default();
     json.client(Some(by), false, false);

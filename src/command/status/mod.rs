@@ -1,6 +1,6 @@
-//! `redlock status`: who holds which lock and who waits, for people and (as JSON) for programs.
+//! `redlock status`: who holds which lock and who waits, for users and (as JSON) for programs.
 //!
-//! `table` and `detail` draw for people, `json` and `prometheus` for programs.
+//! `table` and `detail` draw for users, `json` and `prometheus` write for programs.
 
 mod detail;
 #[cfg(test)]
@@ -36,11 +36,11 @@ use crate::report::{
     self, Style, escaped, format_duration, is_safe, lines_of, painted, print, print_to,
 };
 
-/// Shows locks, once or again and again.
+/// Shows locks, once or repeatedly.
 pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
-    let asked = Asked::parse(options.names.iter().map(String::as_str))?;
+    let filter = Asked::parse(options.names.iter().map(String::as_str))?;
     let mut view = View {
-        asked,
+        asked: filter,
         options,
         settings,
         client: settings.locks.client(),
@@ -61,7 +61,7 @@ struct View<'a> {
     client: Client,
 }
 
-/// Locks, and if they are shown in detail what happened to them recently, and all names if one was never used.
+/// Locks. If they are shown in detail, also their recent events, and all used names if a lock was never used.
 #[derive(Default)]
 struct Shown {
     locks: Vec<Inspected>,
@@ -69,7 +69,7 @@ struct Shown {
     known: Vec<Name>,
 }
 
-/// Clears the terminal.
+/// Escape sequence that clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 impl View<'_> {
@@ -91,9 +91,9 @@ impl View<'_> {
         Ok(exit)
     }
 
-    /// Prints locks again and again until a signal ends that. Clears a terminal each time.
+    /// Prints locks repeatedly until a signal ends this process. Clears a terminal each time.
     fn repeat(&mut self, interval: Duration) -> Result<Exit> {
-        // Without the =, the time would be the name of a lock.
+        // Without the =, the time would be a lock's name.
         let mut names = self.options.names.iter();
         if let Some(name) = names.find(|name| cli::duration(name).is_ok()) {
             return refuse(Exit::Usage, format!("put --watch={name}"));
@@ -138,13 +138,13 @@ impl View<'_> {
         Ok(exit)
     }
 
-    /// Writes metrics of the locks in use, and of those that have a history; or that Redis doesn't answer.
+    /// Writes metrics of the locks in use and of those with a history; or the metric that Redis doesn't answer.
     fn export(&mut self, file: &Path) -> Result<Exit> {
         let read = self.look_at(Which::All);
         let text = match &read {
             Ok(locks) => {
                 let mut locks: Vec<&Inspected> = locks.iter().collect();
-                // In a file a name drives nothing, and must be as it is.
+                // A name in a file can't affect a terminal or log, and must be exact.
                 if file == Path::new("-") {
                     locks.retain(|lock| self.is_safe(lock));
                 }
@@ -160,7 +160,7 @@ impl View<'_> {
         Ok(Exit::Success)
     }
 
-    /// Returns true for a lock whose name is safe in a log, and reports any other.
+    /// Returns true if a lock's name is safe in a log. Reports any other name.
     fn is_safe(&self, lock: &Inspected) -> bool {
         let is_safe = is_safe(lock.name.as_str());
         if !is_safe {
@@ -172,12 +172,12 @@ impl View<'_> {
         is_safe
     }
 
-    /// Returns true if only names were given: then locks are shown in detail.
+    /// Returns true if the user gave only names: then each lock is shown in detail.
     fn is_detailed(&self) -> bool {
         !self.asked.is_all() && self.asked.patterns.is_empty()
     }
 
-    /// Looks at the locks that were asked for.
+    /// Inspects the selected locks.
     fn look_at(&mut self, which: Which) -> Result<Vec<Inspected>, Error> {
         let locks = &self.settings.locks;
         if !self.client.is_open() {
@@ -190,7 +190,7 @@ impl View<'_> {
         locks.inspect(&mut self.client, &names)
     }
 
-    /// Reads the locks that people see, and what happened to those that are shown in detail.
+    /// Reads the locks for users, and the recent events of those that are shown in detail.
     fn read(&mut self) -> Result<Shown, Error> {
         let mut shown = Shown {
             locks: self.look_at(Which::InUse)?,
@@ -198,7 +198,7 @@ impl View<'_> {
         };
         let (asked, locks) = (&self.asked, &self.settings.locks);
         if !self.is_detailed() {
-            // The index also has names of locks that have ended meanwhile.
+            // The index may still contain locks that have become free.
             let is_shown = |lock: &Inspected| asked.names.contains(&lock.name) || !lock.is_idle();
             shown.locks.retain(is_shown);
         } else if !self.options.json && !self.options.names_only {
@@ -206,7 +206,7 @@ impl View<'_> {
                 shown.pasts.push(Past::of(&history));
                 Ok::<_, Error>(true)
             });
-            // A user who may not read the history still sees the locks.
+            // A user who may not read the history can still see the locks.
             if let Err(error) = read
                 && error.kind.may_pass()
             {
@@ -219,7 +219,7 @@ impl View<'_> {
         Ok(shown)
     }
 
-    /// Tells the name that was probably meant, for output that has no place for it.
+    /// Reports the name that the user probably meant, for output without a place for it.
     fn hint(&mut self, locks: &[Inspected]) -> Result<()> {
         let is_named = |lock: &&Inspected| self.asked.names.contains(&lock.name);
         let named = locks.iter().filter(is_named);
@@ -228,7 +228,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Prints locks once; false if the reader has gone away.
+    /// Prints locks once. Returns false if the reader has gone away.
     fn show(&self, shown: &Shown) -> Result<bool> {
         let locks = &shown.locks;
         if self.options.json {
@@ -242,14 +242,14 @@ impl View<'_> {
             Some(age) if locks.is_empty() && io::stdout().is_terminal() => {
                 format!("no holder or waiter is older than {}\n", exact(age))
             }
-            // cron mails what is printed.
+            // Prints nothing, because cron mails all output.
             Some(_) if locks.is_empty() => String::new(),
             _ => painted(&self.draw(shown), report::has_colors()),
         };
         Ok(print(&text)?)
     }
 
-    /// Draws locks for people.
+    /// Draws locks for users.
     fn draw(&self, shown: &Shown) -> Vec<String> {
         let (locks, width) = (&shown.locks, report::width());
         let at = report::at_server(&self.settings.locks);
@@ -257,8 +257,8 @@ impl View<'_> {
         let place = place.map(|place| Style::Bold.paint(place));
         let mut lines: Vec<String> = place.into_iter().collect();
         if self.is_detailed() {
-            let known = (shown.known.as_slice(), at.as_str());
-            lines.extend(detail::lines(locks, &shown.pasts, known, LOCAL, width));
+            let names = (shown.known.as_slice(), at.as_str());
+            lines.extend(detail::lines(locks, &shown.pasts, names, LOCAL, width));
         } else if !locks.is_empty() {
             lines.extend(table::lines(locks, width));
         } else {
@@ -267,7 +267,7 @@ impl View<'_> {
         lines
     }
 
-    /// Says that none of the locks is in use that were asked for.
+    /// Returns the message that no selected lock is in use.
     fn none(&self, at: &str) -> String {
         let patterns = self.asked.patterns.iter();
         let patterns: Vec<String> = patterns.map(|it| format!("\"{}\"", escaped(it))).collect();
@@ -289,7 +289,7 @@ fn late_line(lock: &Inspected, most: Duration) -> Option<String> {
     (ago > most).then(|| format!("{name}: no success for {shown}, since {since}\n"))
 }
 
-/// Returns all that is shown, without colours.
+/// Returns all forms of these locks, without colours.
 #[cfg(test)]
 pub fn drawn(
     locks: &[Inspected],

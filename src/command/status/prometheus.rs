@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::protocol::{Hold, Inspected, RESULTS};
 
-/// Metrics that have one value a lock, each with its meaning, in the order of [`values`].
+/// Metrics with one value per lock, each with its description, in the order of [`values`].
 const METRICS: &str = "\
 redlock_held How many holders the lock has.
 redlock_held_seconds For how long the oldest holder has held the lock; 0 if it is free.
@@ -36,7 +36,7 @@ fn values(lock: &Inspected) -> [Option<f64>; 8] {
     ]
 }
 
-/// Returns the metrics of locks that were read at this moment, in milliseconds since 1970.
+/// Returns the metrics of locks that were read at `now_ms`, in milliseconds since 1970.
 pub fn text(locks: &[&Inspected], now_ms: u64) -> String {
     let names = locks.iter().map(|lock| quoted(lock.name.as_str()));
     let names: Vec<String> = names.collect();
@@ -61,7 +61,7 @@ pub fn text(locks: &[&Inspected], now_ms: u64) -> String {
     text
 }
 
-/// Returns the metric that says whether Redis answered: the only one if Redis didn't.
+/// Returns the metric that says whether Redis answered. If not, it is the only metric.
 pub fn up(is_up: bool) -> String {
     let mut text = String::new();
     let metric = ("redlock_up", "gauge", "1 if Redis answered, else 0.");
@@ -69,8 +69,8 @@ pub fn up(is_up: bool) -> String {
     text
 }
 
-/// Adds the series of a metric, if there are any, below its name, its type and what it means. Each has the labels and the
-/// value.
+/// Adds the series of a metric, if there are any, below its name,
+/// type and description. Each series consists of labels and a value.
 fn add(
     text: &mut String,
     (name, kind, help): (&str, &str, &str),
@@ -85,7 +85,7 @@ fn add(
     }
 }
 
-/// The value of a label.
+/// Returns the value of a label, quoted.
 fn quoted(value: &str) -> String {
     let value = value.replace('\\', r"\\");
     let value = value.replace('"', "\\\"").replace('\n', "\\n");

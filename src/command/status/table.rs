@@ -11,7 +11,7 @@ use crate::report::{
 const COLUMNS: [&str; 7] = ["NAME", "MODE", "WHO", "PID", "AGE", "ID", "COMMAND"];
 const MODE: usize = 1;
 
-/// Steps to fit a terminal: the least useful goes first, and a name is never cut.
+/// Steps that fit the table to a terminal: the least useful column goes first, and names are never cut.
 const STEPS: [Step; 10] = [
     Step::Cut("COMMAND", 20, usize::MAX),
     Step::Hide("ID"),
@@ -28,20 +28,20 @@ const STEPS: [Step; 10] = [
 /// Width from which a terminal shows modes and ages in full.
 const WIDE: usize = 100;
 
-/// Mode of a client that was granted a lock, and the rest of that sentence.
+/// Mode of a client with a granted lock, and the note about it.
 pub const GRANTED: &str = "granted";
 pub const NOT_CONFIRMED: &str = "not confirmed yet";
 
-/// A row: its cells, safe for a terminal.
+/// A row of cells, which are safe for a terminal.
 #[derive(Clone, Debug, Default)]
 struct Row {
     cells: [String; 7],
     style: Style,
-    /// The link to the job, on a line of its own on a terminal.
+    /// Link to the job; a terminal shows it on a separate line.
     link: Option<String>,
 }
 
-/// Draws some locks for a terminal of this width, or for a file.
+/// Draws locks for a terminal of this width, or for a file.
 pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<String> {
     let rows = locks.iter().flat_map(|lock| rows_of(lock, width));
     let rows: Vec<Row> = rows.collect();
@@ -68,7 +68,7 @@ impl Row {
         }
     }
 
-    /// Returns a row about a client of this age. `note`: what the other columns don't say.
+    /// Returns a row about a client of this age. `note` adds facts that the other columns don't have.
     fn about(
         (lock, width): (&Inspected, Option<usize>),
         (style, mode): (Style, &str),
@@ -86,7 +86,7 @@ impl Row {
     }
 }
 
-/// Returns the rows of one lock: its freeze, its holders, then its waiters.
+/// Returns the rows of a lock: its freeze, its holders, then its waiters.
 fn rows_of(lock: &Inspected, width: Option<usize>) -> Vec<Row> {
     let view = (lock, width);
     let age = |since_ms| format_duration(lock.since(since_ms));
@@ -148,7 +148,7 @@ fn holding(view: (&Inspected, Option<usize>), hold: &Hold) -> Row {
     Row::about(view, (style, &mode), client, &note)
 }
 
-/// `renewal 12s overdue`.
+/// Returns `renewal 12s overdue`.
 pub fn overdue(by: Duration) -> String {
     format!("renewal {} overdue", whole_seconds(by))
 }

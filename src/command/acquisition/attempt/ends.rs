@@ -1,4 +1,4 @@
-//! The end of a wait: what it means for the run, in words and as an exit status, and for the history.
+//! The end of a wait: its message, its exit status, and its entry in the history.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use crate::supervise::HeldLock;
 use crate::supervise::hook::News;
 use crate::variables::HELD;
 
-/// End of a run whose lock stayed busy: the reason for the history, the message, and the client in its way.
+/// Reason for the history, message, and blocking client, for a run that gives up a busy lock.
 type GivenUp = (SkipReason, String, Option<Who>);
 
-/// Shortest wait whose end is a message on a terminal, which has shown the wait.
+/// Shortest wait whose end is reported on a terminal, where the wait was visible.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
 impl Attempt<'_> {
-    /// Takes a lock that is ours into what is held, or fails with the reason why it isn't ours.
+    /// Adds an acquired lock to the held ones. Fails with the reason if it wasn't acquired.
     pub(super) fn conclude(&mut self, end: End) -> Result<()> {
         let locks = &self.acquisition.settings.locks;
         let (name, at) = (self.claim.lock().name(), report::at_server(locks));
@@ -84,7 +84,7 @@ impl Attempt<'_> {
         refuse(exit, line)
     }
 
-    /// Returns the end of a wait that failed, if that leaves the lock busy for this run; otherwise the failure.
+    /// Returns the end of a failed wait if the lock is just busy for this run; otherwise the failure.
     fn failed(&self, error: Error) -> Result<GivenUp> {
         let name = self.claim.lock().name();
         match error.kind {
@@ -100,13 +100,13 @@ impl Attempt<'_> {
         }
     }
 
-    /// Returns the exit for a lock that wasn't acquired, with this status by default.
+    /// Returns the exit for a lock that wasn't acquired. `status` is the default.
     fn busy_exit(&self, status: u8) -> Exit {
         let chosen = self.acquisition.wait_options.conflict_exit_code;
         Exit::Busy(chosen.unwrap_or(status))
     }
 
-    /// Takes in a lock that is ours.
+    /// Adds an acquired lock to the held ones.
     fn hold(&mut self, taken: Taken) {
         let (name, fence) = (self.claim.lock().name(), taken.fence);
         let (verbosity, waited) = (self.verbosity(), report::format_duration(taken.waited));
@@ -136,7 +136,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Returns the end of a wait that has lasted long enough.
+    /// Returns the end of a wait that has reached its limit.
     fn stayed_busy(&self, busy: &Busy, at: &str) -> GivenUp {
         let line = report::busy_line(self.claim.lock().name(), at, busy);
         let place = report::after_refusal(&self.acquisition.settings.locks);
@@ -156,7 +156,7 @@ impl Attempt<'_> {
         (reason, line, frozen_by.or(holder).cloned())
     }
 
-    /// Returns the message that COMMAND isn't run, as another run succeeded `ago`.
+    /// Returns the message that COMMAND is skipped, because another run succeeded `ago`.
     fn skipped_line(&self, ago: Duration) -> String {
         let name = self.claim.lock().name();
         let key = self.acquisition.request.once_key.as_ref();
@@ -166,7 +166,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Ends a wait for a lock during which something that this run held was lost.
+/// Ends a wait because this run has lost another lock meanwhile.
 fn lost_meanwhile(name: &Name, news: Option<&LockNews>) -> Result<()> {
     let what = match news {
         Some(LockNews::Lost { name, loss, .. }) => lost(name, loss),

@@ -1,4 +1,4 @@
-//! Checks of what takes over if the server dies: its replicas, and the sentinels that choose among them.
+//! Checks of a server's successors: its replicas, and the sentinels that choose among them.
 
 use serde_json::json;
 
@@ -6,19 +6,19 @@ use super::super::finding::{Finding, fail, moot, ok, unknown, warn};
 use super::{NO_CONNECTION, Server};
 use crate::protocol::{Error, ErrorKind, Quorum, RedisCli, Vote};
 
-/// Longest `repl-timeout` with which a replica soon follows again after a cut, in seconds.
+/// Longest `repl-timeout` with which a replica follows again soon after a network failure, in seconds.
 const REPL_TIMEOUT: u64 = 10;
 
 /// Fix for too few replicas.
 const START: &str = "start a replica (replicaof; on a cluster, redis-cli --cluster add-node)";
 
 impl Server<'_> {
-    /// Judges whether the sentinels agree on the primary, and can replace it.
+    /// Judges whether the sentinels agree on the primary and can replace it.
     pub(super) fn sentinels(&mut self, name: &str, votes: Vec<Result<Vote, Error>>) -> Finding {
         let all = votes.len();
         let (answers, errors): (Vec<_>, Vec<_>) = votes.into_iter().partition(Result::is_ok);
         self.votes = answers.into_iter().flatten().collect();
-        // A wrong name or password says more than silence.
+        // A wrong name or password explains more than silence.
         let errors = errors.iter().filter_map(|vote| vote.as_ref().err());
         let error = errors.min_by_key(|error| error.kind == ErrorKind::Unreachable);
         let Some(first) = self.votes.first() else {
@@ -96,7 +96,7 @@ impl Server<'_> {
         finding.with(json!({"replicas": all}))
     }
 
-    /// Finds a replica that the primary knows by another address than the sentinels or the cluster.
+    /// Finds a replica whose address is different for the primary than for the sentinels or the cluster.
     fn misnamed(&self, connected: &[(String, bool)]) -> Option<Finding> {
         let mut connected = connected.iter().map(|(address, _)| address);
         let is_needed = self.quorum == Some(Quorum::All);
@@ -110,7 +110,7 @@ impl Server<'_> {
         let fix = if has_number || self.votes.is_empty() {
             let host = ["CONFIG", "SET", "replica-announce-ip", host];
             let port = ["CONFIG", "SET", "replica-announce-port", port];
-            // The replica tells its address when it connects.
+            // The replica announces its address when it connects again.
             let again = ["CLIENT", "KILL", "TYPE", "master"];
             let at = [self.redis_cli.at(missing)];
             let note = Some("and in its redis.conf");

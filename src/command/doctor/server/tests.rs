@@ -1,7 +1,7 @@
 use super::*;
 use crate::protocol::Access;
 
-/// Returns a finding by a server's INFO, as `LEVEL: MESSAGE`.
+/// Returns the finding of `judge` about a server with this INFO, as `LEVEL: MESSAGE`.
 fn judged(url: &str, info: &str, judge: fn(&mut Server) -> Finding) -> String {
     let access = Access {
         url,
@@ -27,7 +27,7 @@ fn judged(url: &str, info: &str, judge: fn(&mut Server) -> Finding) -> String {
     format!("{:?}: {}", finding.level, finding.message)
 }
 
-// The methods take one lifetime each, and the closures any.
+// Method paths would have one lifetime each, but the function needs any.
 #[allow(clippy::redundant_closure_for_method_calls)]
 #[test]
 fn servers_that_no_test_starts_are_judged_by_their_info() {
