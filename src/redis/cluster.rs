@@ -30,7 +30,7 @@ pub const RULES: &str = "+ssubscribe +spublish +cluster|nodes +asking";
 /// Limit of redirections that redlock follows in a row.
 const HOPS: usize = 3;
 
-/// Smallest number of parts into which the time is divided, so that a silent node leaves some for the others.
+/// Largest number of parts into which the remaining time is divided: a silent node takes only one, so the others get some.
 const SHARE: usize = 4;
 
 /// Lifetime of a list of the cluster's nodes.

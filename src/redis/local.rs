@@ -32,8 +32,8 @@ pub const THIS_HOST_ONLY: &str = "this host only";
 /// The server programs, in order of preference.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
-/// The options of a server. With another appendfsync, a slow disk delays the answers. Even a killed server keeps the writes
-/// that it has answered, because the kernel has them. If the host crashes, all holders are gone, too.
+/// The options of a server. With another appendfsync, a slow disk delays the write to the file, and a killed server forgets
+/// operations that it has confirmed. If the host crashes, all holders are gone, too.
 const OPTIONS: &str =
     "--port 0 --unixsocketperm 600 --appendonly yes --appendfsync no --maxmemory-policy noeviction";
 

@@ -43,7 +43,7 @@ impl RedisCli {
         }
     }
 
-    /// Returns the lines with this answer to the question whether the user of the settings is an administrator.
+    /// Sets whether the user of the settings is an administrator.
     pub fn of_admin(self, is_admin: bool) -> Self {
         Self { is_admin, ..self }
     }

@@ -253,8 +253,8 @@ impl Server {
         !is_encrypted && self.has_password()
     }
 
-    /// Returns redlock's way to call redis-cli for this server. Leaves out a user without a password, because the name may be
-    /// the password itself.
+    /// Returns the redis-cli command lines for this server. Leaves out a user without a password, because the name may be the
+    /// password itself.
     pub fn redis_cli(&self) -> RedisCli {
         let user = self.login.username.clone().filter(|_| self.has_password());
         let asks = self.has_password() || self.login.username.is_some();

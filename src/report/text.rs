@@ -69,8 +69,8 @@ pub fn is_safe(text: &str) -> bool {
 }
 
 /// Returns the position inside each prefix that a CI agent recognizes as a command in a step's log: `##vso[` (Azure Pipelines),
-/// `##[` (both it and GitHub Actions) and `##teamcity[` anywhere, and GitHub's `::` at the start of a line or after white
-/// space. Includes any word, because a table or a line break may move a word to the start of a line.
+/// `##[` (both it and GitHub Actions) and `##teamcity[` anywhere, and GitHub's `::` at the start of a word. GitHub obeys that
+/// only at the start of a line, but a table or a line break may move a word there.
 fn commands_in(text: &str) -> Vec<usize> {
     let pairs = text.as_bytes().windows(2).enumerate();
     let commands = pairs.filter(|(at, pair)| match *pair {

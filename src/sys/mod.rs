@@ -277,7 +277,7 @@ pub const WATCHDOG: &CStr = c"rl-watchdog";
 /// Name of a keeper.
 pub const KEEPER: &CStr = c"redlock-keeper";
 
-/// Name of a process that runs a hook, and supervises the processes below it.
+/// Name of a process that runs a hook, and is the ancestor of all its processes.
 pub const HOOK: &CStr = c"rl-hook";
 
 /// Name of a process that starts the server for `local:`.
