@@ -1,9 +1,8 @@
-//! CI jobs, their names and links, from the variables of the systems that run them. Pure.
+//! Names and links of CI jobs, from the environment variables of the CI systems. Pure.
 
-/// The link to the job that we run in, by the variables that CI systems set.
+/// Returns the link to the current CI job, from the variables that CI systems set.
 pub fn link(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
-    // Each system is recognised by a variable that only it sets; CI_JOB_URL and the like may be left
-    // over from an outer system otherwise.
+    // A variable that only one system sets identifies the system. CI_JOB_URL and others may be left over from an outer system.
     if variable("GITHUB_ACTIONS").is_some() {
         let server = variable("GITHUB_SERVER_URL")?;
         let repository = variable("GITHUB_REPOSITORY")?;
@@ -19,7 +18,7 @@ pub fn link(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     urls.into_iter().find_map(&variable).or(jenkins)
 }
 
-/// The job that we run in, by the variables that CI systems set: the project, the job and its number.
+/// Returns the current CI job, from the variables that CI systems set: the project, the job and its number.
 pub fn job(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let mut rows = JOBS.lines().filter_map(|row| row.split_once(": "));
     let (_, parts) = rows.find(|(system, _)| variable(system).is_some())?;
@@ -34,8 +33,8 @@ pub fn job(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     (!words.is_empty()).then(|| words.join(" "))
 }
 
-/// The variables of a CI system: one that only it sets, and those of the project, the job and its number. A part without a
-/// value is left out.
+/// The variables of each CI system: one that only that system sets, and those of the project, the job and its number. Parts
+/// without a value are left out.
 const JOBS: &str = "\
 GITHUB_ACTIONS: GITHUB_REPOSITORY GITHUB_JOB #GITHUB_RUN_NUMBER
 GITLAB_CI: CI_PROJECT_PATH CI_JOB_NAME #CI_PIPELINE_ID
@@ -84,8 +83,8 @@ mod tests {
             (&[], None),
         ] {
             let variable = |name: &str| {
-                let found = set.iter().find(|(key, _)| *key == name);
-                found.map(|(_, value)| (*value).to_owned())
+                let pair = set.iter().find(|(key, _)| *key == name);
+                pair.map(|(_, value)| (*value).to_owned())
             };
             assert_eq!(link(variable).as_deref(), url);
         }
@@ -118,8 +117,8 @@ mod tests {
             (&[], None),
         ] {
             let variable = |name: &str| {
-                let found = set.iter().find(|(key, _)| *key == name);
-                found.map(|(_, value)| (*value).to_owned())
+                let pair = set.iter().find(|(key, _)| *key == name);
+                pair.map(|(_, value)| (*value).to_owned())
             };
             assert_eq!(super::job(variable).as_deref(), job);
         }

@@ -1,4 +1,4 @@
-//! The clock that leases are counted on, which runs while the machine is suspended (`std::time::Instant` does not), and
+//! The clock for leases, which includes the time that the machine is suspended (`std::time::Instant` does not), and
 //! a timer on the same clock.
 
 use std::ops::Add;
@@ -11,27 +11,27 @@ use nix::sys::timerfd::{
 };
 use nix::time::{ClockId, clock_gettime};
 
-/// A point in time on this machine: the time since boot, suspended time included.
+/// A point in time on this machine: the time since boot, including suspended time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(Duration);
 
 impl Moment {
-    /// A moment at a given time since boot.
+    /// Returns the moment at a given time since boot.
     pub const fn at(since_boot: Duration) -> Self {
         Self(since_boot)
     }
 
-    /// How long from `earlier` to this moment; zero when it isn't earlier.
+    /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The time since boot.
+    /// Returns the time since boot.
     pub fn since_boot(self) -> Duration {
         self.0
     }
 
-    /// This moment moved back by `by`, not before boot.
+    /// Returns this moment moved back by `by`, but not before boot.
     pub fn before(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(by))
     }
@@ -51,7 +51,7 @@ pub fn now() -> Moment {
     Moment(time.into())
 }
 
-/// A descriptor that becomes readable at a moment, also when that moment passed in suspend.
+/// A descriptor that becomes readable at a moment, even if that moment passes while the machine is suspended.
 #[derive(Debug)]
 pub struct Timer {
     fd: TimerFd,
@@ -59,14 +59,14 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// A timer that isn't set.
+    /// Returns a timer that isn't set.
     pub fn new() -> nix::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let fd = TimerFd::new(TimerClock::CLOCK_BOOTTIME, flags)?;
         Ok(Self { fd, set_to: None })
     }
 
-    /// Makes the timer go off at `at`, or never.
+    /// Sets the timer to `at`, or disarms it.
     pub fn set(&mut self, at: Option<Moment>) -> nix::Result<()> {
         if self.set_to == at {
             return Ok(());

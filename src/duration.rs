@@ -1,10 +1,10 @@
-//! Durations for people: each is one word, which a shell and an option take as it stands. Pure.
+//! Durations for people. Each is one word that a shell and an option accept unchanged. Pure.
 
 use std::time::Duration;
 
 const DAY: u64 = 24 * 3600;
 
-/// All of a duration, as it was typed: `1m30s`. Days are its largest unit, since months differ in length.
+/// Formats a whole duration as an option accepts it: `1m30s`. The largest unit is days, because months differ in length.
 pub fn exact(duration: Duration) -> String {
     let days = duration.as_secs() / DAY;
     let rest = duration.saturating_sub(Duration::from_secs(days * DAY));
@@ -18,7 +18,7 @@ pub fn exact(duration: Duration) -> String {
     }
 }
 
-/// A duration with one or two units: `350ms`, `24s`, `3m20s`, `2h5m`.
+/// Formats a duration with one or two units: `350ms`, `24s`, `3m20s`, `2h5m`.
 pub fn brief(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let rounded = match seconds {

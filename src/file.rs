@@ -1,5 +1,4 @@
-//! Small files: read with a limit for size and time, as a path may also name a device; and written as a whole or not
-//! at all.
+//! Small files. Reads have a limit of size and time, because a path may also name a device. Writes are complete or fail.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions, Permissions};
@@ -17,7 +16,7 @@ use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use crate::sys;
 
-/// The largest file that is read. The certificates of all authorities together have a quarter of a megabyte.
+/// Largest file that redlock reads, in bytes. The certificates of all authorities together have a quarter of a megabyte.
 const LARGEST: u64 = 4 << 20;
 
 /// Longest first line, in bytes: the kernel's limit for a variable of the environment.
@@ -26,16 +25,16 @@ const LONGEST_LINE: u64 = 128 << 10;
 /// Longest wait for a process that opens a pipe to write.
 const WRITER_COMES: Duration = Duration::from_secs(1);
 
-/// Longest wait for all that is written into a pipe.
+/// Longest wait for the end of the text in a pipe.
 const WRITER_ENDS: Duration = Duration::from_secs(10);
 
 /// Reads all of a file, or of a pipe.
 ///
 /// # Errors
-/// Also if the file is larger than any that redlock has use for, or if nobody writes into the pipe.
+/// In addition to I/O errors: if the file is larger than any that redlock needs, or if nobody writes into the pipe.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
-    // To open a pipe would wait for its writer.
+    // Without this flag, opening a pipe would wait for its writer.
     let options = options.read(true).custom_flags(libc::O_NONBLOCK);
     let file = options.open(path)?;
     let is_pipe = file.metadata()?.file_type().is_fifo();
@@ -55,17 +54,17 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// All that comes from a stream, under the same condition.
+/// Reads all of a stream, with the same size limit.
 ///
 /// # Errors
-/// As [`read`].
+/// Like [`read`].
 pub fn read_all(stream: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     stream.take(LARGEST + 1).read_to_end(&mut bytes)?;
     limited(bytes)
 }
 
-/// Returns what was read, or an error if that is too large.
+/// Returns the bytes, or an error if there are too many.
 fn limited(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > LARGEST {
         let why = format!("it is larger than {} MiB", LARGEST >> 20);
@@ -77,7 +76,7 @@ fn limited(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
 /// Reads the file that an option names, or for `-` the first line of standard input.
 ///
 /// # Errors
-/// As [`read`], or if the line is longer than any variable.
+/// Like [`read`], or if the line is longer than any environment variable.
 pub fn read_or_input(path: &Path) -> io::Result<Vec<u8>> {
     if path == Path::new("-") {
         first_line_of_input()
@@ -86,7 +85,7 @@ pub fn read_or_input(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads the first line of standard input byte by byte: another process reads what follows it.
+/// Reads the first line of standard input byte by byte, because another process reads the rest.
 fn first_line_of_input() -> io::Result<Vec<u8>> {
     let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut line = Vec::new();
@@ -99,27 +98,27 @@ fn first_line_of_input() -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// All of a file that is text.
+/// Reads all of a text file.
 ///
 /// # Errors
-/// As [`read`], and where it isn't UTF-8.
+/// Like [`read`], or if the file isn't UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|_| ErrorKind::InvalidData.into())
 }
 
-/// Mode of a new file: whoever reads it may be another user.
+/// Mode of a new file, which other users may read.
 const FOR_ALL: u32 = 0o644;
 
-/// Replaces a file: a reader finds the old text or the new one, never a part, and if the new one can't be written the
-/// old one stays. The new file has the owner and the mode of the old one.
+/// Replaces a file. Readers see either the old text or the new one, never a part. If the new text can't be written, the old
+/// one stays. The new file keeps the owner and the mode of the old one.
 ///
-/// A link at `path` is replaced, never followed: whoever owns the directory could otherwise have any file overwritten.
-/// A device or a pipe below /dev, such as /dev/stdout, is written to; any other is refused.
+/// Replaces a link at `path`, and never follows it: otherwise the owner of the directory could have any file overwritten.
+/// Writes to a device or a pipe in /dev, such as /dev/stdout, and refuses any other.
 ///
 /// # Errors
-/// If the text can't be written; nothing of it is left then.
+/// If the text can't be written. Nothing of it remains then.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
-    // Beyond the limit of file sizes the write fails; by default a signal would end the process before.
+    // Makes a write beyond the limit of file sizes fail. By default the signal would end the process.
     sys::ignore(libc::SIGXFSZ);
     let is_device = |directory| path.parent() == Some(Path::new(directory));
     if is_device("/dev") || is_device("/dev/fd") {
@@ -148,13 +147,13 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
         let mut mode = FOR_ALL;
         if let Some(old) = old {
             mode = old.mode() & 0o777;
-            // Only root may give a file away.
+            // Only root may change the owner.
             let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
         }
-        // Whatever the umask of a cron job is.
+        // Overrides the umask, for example of a cron job.
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(text.as_bytes())?;
-        // Some file systems find out only now that the disk is full; and a crash would leave an empty file.
+        // Some file systems report a full disk only now, and without this a crash would leave an empty file.
         file.sync_all()?;
         Ok(renameat(&directory, &*new_name, &directory, name)?)
     })();
@@ -164,25 +163,25 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     written
 }
 
-/// Writes to a device or a pipe. Doesn't wait: a pipe may have no reader.
+/// Writes to a device or a pipe. Doesn't block, because a pipe may have no reader.
 fn append(path: &Path, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let options = options.append(true).custom_flags(libc::O_NONBLOCK);
     options.open(path)?.write_all(text.as_bytes())
 }
 
-/// Opens the file, directory or link itself, only to look at it.
+/// Flags for opening a file, directory or link itself, only to inspect it.
 const PATH_ONLY: OFlag = OFlag::O_PATH
     .union(OFlag::O_NOFOLLOW)
     .union(OFlag::O_CLOEXEC);
 
-/// Most links on the way to a directory, as for the kernel.
+/// Largest number of links on a path to a directory, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// Opens a directory by one component after the other. Links of root and of this user are followed.
+/// Opens a directory, one component after the other. Follows links of root and of this user.
 ///
 /// # Errors
-/// `Other` for a link of another user, which could lead to any directory.
+/// `Other` for another user's link, which could lead to any directory.
 fn open_directory(path: &Path) -> io::Result<File> {
     let mut left = components(path);
     let mut directory = File::from(open(".", PATH_ONLY, Mode::empty())?);

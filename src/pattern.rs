@@ -1,17 +1,17 @@
-//! Names as a person picks and orders them: globs, and numbers by their value. Pure.
+//! Picking and ordering names as a person does: globs, and numbers by their value. Pure.
 
 use std::cmp::Ordering;
 
-/// Whether a text is meant as a pattern.
+/// Returns true if a text is a pattern.
 pub fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?'])
 }
 
-/// Returns true if the whole text matches a glob: `*` is any text, `?` any one character. A text matches itself, even if it
+/// Returns true if the whole text matches a glob: `*` is any text, `?` any single character. A text matches itself, even if it
 /// contains these characters.
 pub fn matches(pattern: &str, text: &str) -> bool {
     let text: Vec<char> = text.chars().collect();
-    // By the number of the text's characters, whether these match the pattern so far.
+    // is_match[n]: the first n characters of the text match the pattern so far.
     let mut is_match = vec![false; text.len() + 1];
     is_match[0] = true;
     for c in pattern.chars() {
@@ -28,12 +28,12 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     is_match[text.len()]
 }
 
-/// Compares names as a person orders them: `lock-2` before `lock-10`. Only equal texts are equal.
+/// Compares names as a person orders them: `lock-2` before `lock-10`. Only equal texts compare as equal.
 pub fn natural_cmp(a: &str, b: &str) -> Ordering {
     natural_key(a).cmp(natural_key(b)).then_with(|| a.cmp(b))
 }
 
-/// Returns the parts of a text in turn: numbers, known by their digits without leading zeros, before other text.
+/// Splits a text into numbers, represented by their digits without leading zeros, and other text. Numbers sort first.
 fn natural_key(text: &str) -> impl Iterator<Item = (bool, usize, &[u8])> {
     let bytes = text.as_bytes();
     let parts = bytes.chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit());
@@ -46,16 +46,16 @@ fn natural_key(text: &str) -> impl Iterator<Item = (bool, usize, &[u8])> {
     })
 }
 
-/// Of these words the one that this one was probably meant to be: with up to a third of its letters changed.
-pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+/// Returns the candidate that a mistyped word probably means: with up to a third of its letters changed.
+pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (word.len() / 3).clamp(1, 3);
-    // The others aren't compared: a word may be as long as an environment.
-    let alike = known.filter(|known| known.len().abs_diff(word.len()) <= allowed);
+    // Candidates of another length aren't compared, because a word may be as long as an environment.
+    let alike = candidates.filter(|candidate| candidate.len().abs_diff(word.len()) <= allowed);
     alike
-        .map(|known| (strsim::osa_distance(word, known), known))
+        .map(|candidate| (strsim::osa_distance(word, candidate), candidate))
         .filter(|(distance, _)| *distance <= allowed)
         .min_by_key(|(distance, _)| *distance)
-        .map(|(_, known)| known)
+        .map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Why the system refused something, in words for people: without the system's own numbers. Pure.
+//! Errors of the operating system, in words for people and without error numbers. Pure.
 
 use std::io;
 
-/// What an error of the system means, as the end of a sentence: `no such file`.
+/// Returns the meaning of a system error, as the end of a sentence: `no such file`.
 pub fn reason(error: &io::Error) -> String {
     let text = match error.kind() {
         io::ErrorKind::NotFound => "no such file",
@@ -10,7 +10,7 @@ pub fn reason(error: &io::Error) -> String {
         io::ErrorKind::IsADirectory => "it is a directory",
         io::ErrorKind::NotADirectory => "a part of its path is not a directory",
         io::ErrorKind::InvalidData => "it isn't UTF-8 text",
-        // Only the system's own sentences have no names.
+        // The operating system's own sentences contain no names, so lower case is safe.
         _ if error.raw_os_error().is_some() => {
             return without_number(&error.to_string()).to_lowercase();
         }
@@ -19,7 +19,7 @@ pub fn reason(error: &io::Error) -> String {
     text.to_owned()
 }
 
-/// Text without the number that the standard library puts behind an error: ` (os error 2)`.
+/// Removes the number that the standard library appends to an error: ` (os error 2)`.
 pub fn without_number(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Output: one line on stderr, prefixed `redlock: `, safe for a terminal; and products on stdout.
+//! Output: lines on stderr, prefixed `redlock: ` and safe for a terminal, and results on stdout.
 
 mod roff;
 mod style;
@@ -31,22 +31,21 @@ const PREFIX: &str = "redlock: ";
 pub enum Verbosity {
     /// Errors only.
     Quiet,
-    /// And messages that a user should know.
+    /// Errors, and messages that a user should know.
     Normal,
-    /// And each change of state.
+    /// All of these, and each change of state.
     Verbose,
 }
 
 impl Verbosity {
-    /// Prints what a user should know, except with --quiet.
+    /// Prints a message that a user should know, except with --quiet.
     pub fn info(self, line: impl fmt::Display) {
         if self >= Self::Normal {
             error(line);
         }
     }
 
-    /// Prints how things stand, except with --quiet: on a terminal in a line that the next one
-    /// takes the place of.
+    /// Prints the current state, except with --quiet. On a terminal, the next line replaces this one.
     pub fn progress(self, line: &str) {
         if has_terminal() && self >= Self::Normal {
             status_line(Some(line));
@@ -55,7 +54,7 @@ impl Verbosity {
         }
     }
 
-    /// Prints that an outage is over, of which the user was shown a line: on a terminal that is taken away.
+    /// Ends the message about an outage that the user was shown: removes its line on a terminal, or prints that Redis answers.
     pub fn answers_again(self) {
         if has_terminal() {
             status_line(None);
@@ -72,8 +71,7 @@ impl Verbosity {
     }
 }
 
-/// Prints what went wrong. In one write, so that lines of parallel runs don't mix; a closed stderr
-/// changes nothing.
+/// Prints an error or another message. Uses one write, so that lines of parallel runs don't mix. Ignores a closed stderr.
 pub fn error(line: impl fmt::Display) {
     status_line(None);
     let line = without_number(&line.to_string());
@@ -81,8 +79,8 @@ pub fn error(line: impl fmt::Display) {
     stderr::write(line.into_bytes());
 }
 
-/// Has the runner of GitHub Actions mask a secret in the log of the job. It reads standard error as well as standard
-/// output, which may be the file for variables, and knows its commands at the start of a line.
+/// Has the runner of GitHub Actions mask a secret in the log of the job. Prints to stderr, because stdout may be the file for
+/// variables. The runner reads both, and recognizes its commands at the start of a line.
 pub fn mask_in_github(secret: &str) {
     stderr::write(format!("::add-mask::{secret}\n").into_bytes());
 }
@@ -92,7 +90,7 @@ pub fn has_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Shows a line on the terminal that the next one takes the place of; `None` takes it away.
+/// Shows a line on the terminal, which the next line replaces. `None` removes it.
 pub fn status_line(line: Option<&str>) {
     static SHOWN: AtomicBool = AtomicBool::new(false);
     let was_shown = SHOWN.swap(line.is_some(), Ordering::Relaxed);
@@ -104,25 +102,25 @@ pub fn status_line(line: Option<&str>) {
     stderr::write(format!("\r{line}\x1b[K").into_bytes());
 }
 
-/// Returns true if a question would reach a person.
+/// Returns true if a person can answer a question.
 pub fn can_ask() -> bool {
     io::stdin().is_terminal() && has_terminal()
 }
 
-/// Asks a question on the terminal; true for a yes.
+/// Asks a question on the terminal. Returns true for a yes.
 pub fn ask(question: &str) -> io::Result<bool> {
     stderr::write(format!("{PREFIX}{} [y/N] ", escaped(question)).into_bytes());
     stderr::flush(stderr::LINGER);
     let mut answer = String::new();
     if io::stdin().read_line(&mut answer)? == 0 {
-        // The answer would have ended the line.
+        // The user's answer would have ended the line.
         stderr::write(b"\n".to_vec());
     }
     let answer = answer.trim().to_lowercase();
     Ok(answer == "y" || answer == "yes")
 }
 
-/// Prints to stdout; false if its reader has closed the pipe (`| head`), which isn't an error.
+/// Prints to stdout. Returns false if the reader has closed the pipe (`| head`), which isn't an error.
 pub fn print(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     let printed = stdout.write_all(text.as_bytes());
@@ -136,7 +134,7 @@ pub fn print(text: &str) -> io::Result<bool> {
     }
 }
 
-/// Prints to stdout if the path is `-`; otherwise the file is replaced as a whole.
+/// Prints to stdout if the path is `-`; otherwise replaces the file as a whole.
 pub fn print_to(path: &Path, text: &str) -> io::Result<bool> {
     use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
     if path == Path::new("-") {
@@ -156,9 +154,9 @@ pub fn print_to(path: &Path, text: &str) -> io::Result<bool> {
     Err(io::Error::other(line))
 }
 
-/// Names for a program, one a line. A changed name would be another lock's, and one that drives a terminal or is a
-/// command to a CI agent would be obeyed if a script lets it into a log: such names are left out. So are those that
-/// xargs takes quotes and backslashes from, and those that `$(...)` in a shell makes names of files.
+/// Returns names for a program, one per line. Leaves out a name with a character that would have to be escaped: escaped, it
+/// would be another lock's name; unescaped, it could drive a terminal or a CI agent once a script logs it. Also leaves out
+/// names with quotes or backslashes, which xargs removes, and names that `$(...)` in a shell expands to file names.
 pub fn lines_of<'a>(names: impl IntoIterator<Item = &'a str>, verbosity: Verbosity) -> String {
     let mut lines = String::new();
     for name in names {
@@ -173,12 +171,12 @@ pub fn lines_of<'a>(names: impl IntoIterator<Item = &'a str>, verbosity: Verbosi
     lines
 }
 
-/// Returns the columns of a line on the terminal; without one, all that there can be.
+/// Returns the number of columns for a line on the terminal, or no limit without a terminal.
 fn line_width() -> usize {
     if !has_terminal() {
         return usize::MAX;
     }
     let width = terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| width.0.into());
-    // One less, so that no terminal breaks the line.
+    // The last column stays free, because some terminals break a full line.
     width.unwrap_or(80_usize).saturating_sub(1)
 }

@@ -1,16 +1,16 @@
-//! Words as a shell takes them: the only quoting of the crate. Pure.
+//! Quoting for shells: the only code of the crate for that. Pure.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 
-/// A command line for people: quoted where a shell would need it.
+/// Returns a command line for people, with quotes if a shell needs them.
 pub fn command_line(command: &[impl AsRef<OsStr>]) -> String {
     let words = command.iter().map(|word| quote(word.as_ref()));
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A text as one word of a shell, for people: as it is, unless a shell would change it.
+/// Returns a text as a single word for a shell, for people: unchanged, unless a shell would change it.
 pub fn quote(word: &(impl AsRef<OsStr> + ?Sized)) -> Cow<'_, str> {
     let word = word.as_ref();
     let Some(text) = word
@@ -30,12 +30,12 @@ pub fn quote(word: &(impl AsRef<OsStr> + ?Sized)) -> Cow<'_, str> {
     }
 }
 
-/// The same, for any POSIX shell to evaluate: nothing in quotes means anything but itself.
+/// Returns a text as a single word for any POSIX shell to evaluate: in single quotes no character is special.
 pub fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// A word with bytes that only `$'…'` can name. A shell that doesn't know these quotes finds no other end of them.
+/// Returns a word with bytes that only `$'…'` can express. A shell without these quotes sees the same end of the word.
 fn ansi_quoted(word: &OsStr) -> String {
     let mut text = String::from("$'");
     for chunk in word.as_encoded_bytes().utf8_chunks() {

@@ -1,9 +1,8 @@
-//! Signals that redlock gets, as events to read in the main loop: each as itself, once.
+//! Signals to redlock as events for the main loop, each of them once.
 //!
-//! They are blocked and read from a descriptor, so there is no handler and no thread. A signal
-//! that was ignored when redlock was started (`nohup`) is left alone, for redlock and its child.
-//! ctrlc can't do that, because it neither says which signal came nor leaves ignored ones alone; commands without a
-//! child use it.
+//! redlock blocks the signals and reads them from a descriptor, so there is no handler and no thread. A signal that was
+//! ignored at the start of redlock (`nohup`) stays ignored, for redlock and its child. ctrlc neither reports which signal came
+//! nor leaves ignored ones alone, so only commands without a child use it.
 
 use std::cell::Cell;
 use std::io;
@@ -24,26 +23,26 @@ pub use libc::{
 /// Signals that ask a process to end.
 const ENDING_SIGNALS: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// The signals of a run, from when it first asks for the lock.
+/// The signals of a run, from its first request for the lock.
 pub struct Signals {
     fd: SignalFd,
     taken: SigSet,
     on_terminal: bool,
-    /// The next SIGCONT is the one that has continued us.
+    /// True if the next SIGCONT is the one that has continued redlock itself.
     continued: Cell<bool>,
-    /// A signal has asked us to end.
+    /// True if a signal has asked redlock to end.
     asked_to_end: Cell<bool>,
-    /// By when we are to have ended after that, once that was asked.
+    /// Deadline for the end of redlock, set by the first call of [`Self::left_to_end`] after such a signal.
     ends_by: Cell<Option<Moment>>,
-    /// Whether SIGCHLD was ignored when we were started; the child shall find it so.
+    /// True if SIGCHLD was ignored at the start of redlock, so that the child must inherit that.
     pub sigchld_ignored: bool,
 }
 
 impl Signals {
-    /// Blocks and collects all signals that can be passed on.
+    /// Blocks and collects all signals that can be forwarded.
     pub fn take(on_terminal: bool) -> io::Result<Self> {
         let sigchld_ignored = sys::is_ignored(SIGCHLD);
-        // A parent may have left it ignored; then the kernel would throw our child's status away.
+        // The parent may have left SIGCHLD ignored. Then the kernel would discard the child's status.
         sys::set_default(SIGCHLD);
         let signals = [passed_on(), vec![SIGCHLD]].concat();
         let taken = signal_set(&signals);
@@ -59,15 +58,14 @@ impl Signals {
         })
     }
 
-    /// Returns the next signal that has arrived. Skips signals that were ignored when redlock was started: they come as
-    /// well, because they are blocked.
+    /// Returns the next signal that has arrived. Skips signals that were ignored at the start of redlock: they arrive, too,
+    /// because they are blocked.
     pub fn next(&self) -> io::Result<Option<ReceivedSignal>> {
         while let Some(received) = sys::next_signal(&self.fd)? {
             let is_skipped = match received.signal {
-                // The kernel's answer to something that we have done: a write into a closed pipe, or
-                // of a file that is too large.
+                // The kernel's answer to an action of this process: a write into a closed pipe, or of a file that is too large.
                 _ if received.sender == Some(Pid::this()) => true,
-                // Since we were started it is ignored.
+                // Rust's runtime ignores SIGPIPE, so the state at the start decides.
                 libc::SIGPIPE => sys::sigpipe_was_ignored(),
                 signal if sys::is_ignored(signal) => true,
                 SIGCONT => self.continued.replace(false),
@@ -83,7 +81,7 @@ impl Signals {
         Ok(None)
     }
 
-    /// How much is left of this time, which begins when that is first asked after a signal that asks a process to end;
+    /// Returns the rest of `within`, which begins at the first call after a signal that asks redlock to end. Returns
     /// `None` before such a signal.
     pub fn left_to_end(&self, within: Duration) -> Option<Duration> {
         if !self.asked_to_end.get() {
@@ -94,7 +92,7 @@ impl Signals {
         Some(by.since(now()))
     }
 
-    /// The next signal that ends what waits, where there is no COMMAND. One that stops a job stops us meanwhile.
+    /// Returns the next signal that ends a waiting redlock without a COMMAND. SIGTSTP only stops redlock for a while.
     pub fn next_ending(&self) -> io::Result<Option<i32>> {
         while let Some(received) = self.next()? {
             if ends_waiting(received.signal) {
@@ -107,9 +105,9 @@ impl Signals {
         Ok(None)
     }
 
-    /// Stops ourselves, until we are continued. On a terminal we stop as a job does, by TSTP: the kernel
-    /// ignores that where no shell could continue us; and what continues us continues the job, so
-    /// that it isn't passed on. Whether we were stopped at all.
+    /// Stops this process until it is continued. Returns true if it was stopped. On a terminal redlock stops like a job, by
+    /// SIGTSTP, which the kernel ignores if no shell could continue the process. The SIGCONT that continues redlock continues
+    /// the whole job, so redlock doesn't forward it.
     pub fn suspend(&self) -> io::Result<bool> {
         if !self.on_terminal {
             sys::stop_by(SIGSTOP)?;
@@ -120,11 +118,11 @@ impl Signals {
         Ok(self.continued.get())
     }
 
-    /// From now on a signal that asks us to end does so at once, by its default action: nothing is left to do
-    /// that would be worth a wait. Signals that came until now are discarded.
+    /// Lets a signal that asks redlock to end do so at once, by its default action. No work is left that is worth a
+    /// wait. Discards signals that came before.
     pub fn let_through(&self) -> io::Result<()> {
         while self.next()?.is_some() {}
-        // The kernel spares the first process of a system what signals do by default.
+        // For the first process of a system, the kernel ignores the default actions of signals.
         if std::process::id() == 1 {
             for signal in ENDING_SIGNALS {
                 sys::exit_at(signal);
@@ -133,7 +131,7 @@ impl Signals {
         Ok(signal_set(&ENDING_SIGNALS).thread_unblock()?)
     }
 
-    /// Ends what [`Self::let_through`] has begun.
+    /// Undoes [`Self::let_through`].
     pub fn collect_again(&self) -> io::Result<()> {
         self.taken.thread_block()?;
         if std::process::id() == 1 {
@@ -149,7 +147,7 @@ impl AsFd for Signals {
     }
 }
 
-/// Does this at an interrupt, in a thread; one that was ignored when we were started stays ignored.
+/// Calls `notify` in a thread at each interrupt (SIGINT), unless that was ignored at the start of redlock.
 pub fn on_interrupt(notify: impl Fn() + Send + 'static) -> Result<(), ctrlc::Error> {
     if !sys::is_ignored(SIGINT) {
         ctrlc::set_handler(notify)?;
@@ -157,28 +155,28 @@ pub fn on_interrupt(notify: impl Fn() + Send + 'static) -> Result<(), ctrlc::Err
     Ok(())
 }
 
-/// Returns the signals that are passed on to the child.
+/// Returns the signals that redlock forwards to the child.
 pub fn passed_on() -> Vec<i32> {
     let all = 1..=sys::LAST_SIGNAL;
     all.filter(|&signal| is_passed_on(signal)).collect()
 }
 
-/// Whether a signal is collected and passed on to the child.
+/// Returns true if redlock collects a signal and forwards it to the child.
 fn is_passed_on(signal: i32) -> bool {
     !matches!(
         signal,
-        // They can't be caught, or report on our children.
+        // Signals that can't be caught, and the one about children.
         libc::SIGKILL | libc::SIGSTOP | libc::SIGCHLD
-        // They report a fault of this very process.
+        // Reports of a fault in this process.
         | libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP
         | libc::SIGABRT | libc::SIGSYS
-        // They stop a process that uses a terminal from the background.
+        // Signals to a process that uses the terminal from the background.
         | libc::SIGTTIN | libc::SIGTTOU
     )
 }
 
-/// Whether a signal ends a redlock that still waits for the lock. All would by default, but for
-/// those that by default do nothing.
+/// Returns true if a signal ends a redlock that is still waiting for the lock: all signals except those that do nothing by
+/// default, and SIGTSTP.
 pub fn ends_waiting(signal: i32) -> bool {
     !matches!(
         signal,
@@ -186,13 +184,13 @@ pub fn ends_waiting(signal: i32) -> bool {
     )
 }
 
-/// Whether redlock ends by this signal when the work has ended by it, as a shell expects that waits
-/// for us: a script is to end at Ctrl-C, and not to go on with its next line.
+/// Returns true if redlock ends by this signal after the work has ended by it. A shell that waits for redlock expects
+/// that: a script must end at Ctrl-C instead of continuing with its next line.
 pub fn is_passed_up(signal: i32) -> bool {
     ENDING_SIGNALS.contains(&signal)
 }
 
-/// Whether we have a terminal: then the shell's job control sees us and COMMAND as one job.
+/// Returns true if there is a controlling terminal: the shell's job control then sees redlock and COMMAND as one job.
 pub fn on_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }

@@ -1,10 +1,8 @@
-//! Lines on their way to standard error, where a reader may have stopped reading: a pager, a terminal
-//! after Ctrl-S, a full pipe.
+//! Lines for standard error, whose reader may have stopped reading: a pager, a terminal after Ctrl-S, a full pipe.
 //!
-//! A process that watches over a lock must not wait for such a reader. So while a [`Guard`] exists a
-//! separate thread writes; it may lag behind, and lines that it can't keep up with are lost. The
-//! thread is started with the first line: a run that has nothing to say never has it.
-//! (The stream can't be made non-blocking, as COMMAND shares it.)
+//! A process that supervises a lock must not wait for such a reader. So while a [`Guard`] exists, a separate thread writes the
+//! lines. The thread may lag behind, and lines that exceed its queue are lost. The first line starts the thread, so a run
+//! without messages never has it. (The stream can't be made non-blocking, because COMMAND shares it.)
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,15 +15,15 @@ use nix::errno::Errno;
 
 use crate::sys::{self, poll};
 
-/// While one exists, no message waits for a reader.
+/// While a guard exists, no message waits for a reader.
 pub struct Guard(());
 
 static GUARDED: AtomicBool = AtomicBool::new(false);
 
-/// Set in a process that has no reader.
+/// True in a process without a reader.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// The lines that are on their way, and how to send more.
+/// The lines that aren't written yet, and the sender for more.
 struct Queue {
     lines: Option<SyncSender<Vec<u8>>>,
     waiting: usize,
@@ -36,21 +34,20 @@ static QUEUE: Mutex<Queue> = Mutex::new(Queue {
     waiting: 0,
 });
 
-/// A line has been written.
+/// Notified when a line has been written.
 static WRITTEN: Condvar = Condvar::new();
 
-/// How many lines may wait for a reader; later ones are lost.
+/// Largest number of lines that wait for a reader. More are lost.
 const MAX_LINES: usize = 64;
 
-/// How long the end of redlock waits for a reader.
+/// Longest wait for a reader at the end of redlock.
 pub const LINGER: Duration = Duration::from_secs(1);
 
-/// The thread writes a line and waits for more.
+/// Stack of the thread, in bytes. Small, because the thread only writes lines.
 const STACK: usize = 64 * 1024;
 
 impl Guard {
-    /// From now on no line waits for a reader. Signals have to be blocked already, so that the thread
-    /// gets none.
+    /// Begins to write in a thread. The caller must have blocked all signals, so that the thread gets none.
     pub fn new() -> Self {
         GUARDED.store(true, Ordering::Relaxed);
         Self(())
@@ -63,7 +60,7 @@ impl Drop for Guard {
     }
 }
 
-/// Writes a line, whole, or not at all where it has no reader.
+/// Writes a whole line, or nothing if the line has no reader.
 pub fn write(line: Vec<u8>) {
     if SILENT.load(Ordering::Relaxed) {
         return;
@@ -72,20 +69,20 @@ pub fn write(line: Vec<u8>) {
         enqueue(line);
         return;
     }
-    // Nothing is at stake any more, but that redlock ends.
+    // No lock depends on this process any more, so it may wait for a while.
     flush(LINGER);
     if queue().waiting == 0 && is_ready(LINGER) {
         write_all(&line);
     }
 }
 
-/// Waits until all lines are written, at most for a time.
+/// Waits until all lines are written, at most `within`.
 pub fn flush(within: Duration) {
     let is_busy = |queue: &mut Queue| queue.waiting > 0;
     drop(WRITTEN.wait_timeout_while(queue(), within, is_busy));
 }
 
-/// Says nothing any more: for a process that was forked, which doesn't have the thread.
+/// Drops all further lines, for a forked process, which doesn't have the thread.
 pub fn silence() {
     SILENT.store(true, Ordering::Relaxed);
 }
@@ -105,7 +102,7 @@ fn enqueue(line: Vec<u8>) {
                 queue.waiting += 1;
             }
         }
-        // A thread can't be made: now or never.
+        // Without a thread, the line is written now or never.
         None => {
             if is_ready(Duration::ZERO) {
                 write_all(&line);
@@ -116,8 +113,8 @@ fn enqueue(line: Vec<u8>) {
 
 fn start() -> io::Result<SyncSender<Vec<u8>>> {
     let (lines, waiting) = sync_channel::<Vec<u8>>(MAX_LINES);
-    // A job in the background of a terminal may be stopped for writing; a supervisor may not, and this
-    // thread gets no signals.
+    // A terminal may stop a background job that writes to it. A supervisor must not be stopped, so this thread blocks all
+    // signals.
     sys::start_thread("stderr", STACK, move || {
         while let Ok(line) = waiting.recv() {
             write_all(&line);
@@ -128,19 +125,19 @@ fn start() -> io::Result<SyncSender<Vec<u8>>> {
     Ok(lines)
 }
 
-/// Whether a short line can be written without waiting, within a time.
+/// Returns true if a short line can be written without blocking. Waits at most `within`.
 fn is_ready(within: Duration) -> bool {
     let stderr = io::stderr();
     poll::is_ready(poll::writable(stderr.as_fd()), within)
 }
 
-/// Writes everything; an error is nothing that could be said.
+/// Writes everything. Ignores errors, because there is nowhere to report them.
 fn write_all(mut bytes: &[u8]) {
     while !bytes.is_empty() {
         match nix::unistd::write(io::stderr(), bytes) {
             Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
             Err(Errno::EINTR) => {}
-            // COMMAND has made the stream that we share non-blocking.
+            // COMMAND shares the stream, and has made it non-blocking.
             Err(Errno::EAGAIN) if is_ready(LINGER) => {}
             Err(_) => return,
         }

@@ -1,5 +1,5 @@
-//! The command line as it was typed: the only reader of argv. clap reads it; the line that most jobs have is read without
-//! clap, in `usual`. Pure; it says nothing and corrects nothing.
+//! The typed command line: the only reader of argv. clap parses it, except the most common form, which `usual` parses
+//! without clap. Pure. This module prints nothing and corrects nothing.
 
 mod usual;
 
@@ -12,16 +12,16 @@ use crate::cli::{self, Cli, Command, Format};
 
 pub use self::usual::read as read_usual;
 
-/// Reads the words after `redlock` with clap.
+/// Parses the words after `redlock` with clap.
 pub fn read(words: &[OsString]) -> Result<Cli, clap::Error> {
-    // The process ends soon, and freeing all that clap has defined would take a twentieth of a short run's instructions.
+    // Not freed, because the process ends soon, and that would take a twentieth of a short run's instructions.
     let mut root = ManuallyDrop::new(cli::command());
     let line = std::iter::once(OsString::from("redlock")).chain(words.iter().cloned());
     let matches = root.try_get_matches_from_mut(line)?;
     cli::read(matches).map_err(|error| error.format(&mut root))
 }
 
-/// Returns the name of the command, also in a line that clap refuses: the first word that is one, or an alias of one.
+/// Returns the name of the command, even in a line that clap refuses: the first word that is a command or an alias.
 pub fn command(words: &[OsString]) -> Option<String> {
     let all = cli::command();
     let mut words = words.iter().take_while(|word| *word != "--");
@@ -38,7 +38,7 @@ pub fn context(error: &clap::Error, kind: ContextKind) -> Vec<String> {
     }
 }
 
-/// Returns true if this is an acquire whose output is made for `eval`. Of a line that clap refuses, each word may be the
+/// Returns true if this is an acquire whose output is made for `eval`. In a line that clap refuses, any word may be the
 /// command.
 pub fn is_evaluated(read: Option<&Cli>, words: &[OsString]) -> bool {
     match read.map(|cli| &cli.command) {

@@ -1,8 +1,8 @@
-//! The command line, and nothing else: it imports nothing of this crate, as the tests that compare it with
-//! the manual and the completions include this module alone. Help and man pages are generated from it. `values` reads
+//! The definition of the command line. This module imports nothing of this crate, because the tests that compare it with
+//! the manual and the completions include only this module. Help and man pages are generated from it. `values` parses
 //! the values of options.
 
-// The doc comments are the help text, not Markdown; fields are named after their options.
+// The doc comments are help texts, not Markdown. The fields have the names of their options.
 #![allow(clippy::doc_markdown, rustdoc::bare_urls)]
 #![allow(clippy::struct_excessive_bools, clippy::struct_field_names)]
 
@@ -77,8 +77,8 @@ pub struct Cli {
     pub version: bool,
 }
 
-// Options of every command, accepted before and after its name. No doc comment: clap would use it as the
-// description of each command that these options are added to.
+// Options of every command, accepted before and after its name. No doc comment, because clap would use it as the
+// description of each command with these options.
 #[derive(Debug, Default, Args)]
 pub struct Common {
     /// Redis server [env: REDLOCK_URL]
@@ -96,10 +96,10 @@ pub struct Common {
     pub verbose: bool,
 }
 
-/// The group of the options that each command has.
+/// Heading of the options that every command has.
 pub const COMMON: &str = "In every command";
 
-/// Returns the command line as help and man pages show it: with all options in each command. The groups stand in the order
+/// Returns the command line for help and man pages: with all options in each command. The headings appear in the order
 /// of their first options.
 pub fn documented() -> clap::Command {
     let mut all = command();
@@ -113,9 +113,9 @@ pub fn documented() -> clap::Command {
     })
 }
 
-/// Defines the commands: their arguments, name, and the first line of their help. The arguments of a
-/// command are defined only when it is used, as defining all of them would take a third of a short run;
-/// so would clap's global options, which it copies into each command.
+/// Defines the commands: their arguments, name, and the first line of their help. A command's arguments are
+/// defined only if it is used, because defining all of them would take a third of a short run. clap's global
+/// options would take as long, because clap copies them into each command.
 macro_rules! commands {
     ($($command:ident $name:literal $(| $alias:literal)* $($hide:ident)? $about:literal;)*) => {
         #[derive(Debug)]
@@ -131,24 +131,24 @@ macro_rules! commands {
                 })))*
         }
 
-        fn command_of(name: &str, found: &mut ArgMatches) -> Result<Command, clap::Error> {
+        fn command_of(name: &str, matches: &mut ArgMatches) -> Result<Command, clap::Error> {
             match name {
-                $($name => Ok(Command::$command(Box::new($command::from_arg_matches_mut(found)?))),)*
+                $($name => Ok(Command::$command(Box::new($command::from_arg_matches_mut(matches)?))),)*
                 _ => Err(clap::Error::new(ErrorKind::InvalidSubcommand)),
             }
         }
     };
 }
 
-/// Reads a command line that clap has matched.
-pub fn read(mut found: ArgMatches) -> Result<Cli, clap::Error> {
-    let command = found.remove_subcommand();
-    let mut cli = Cli::from_arg_matches_mut(&mut found)?;
-    if let Some((name, mut found)) = command {
-        check_names(&found)?;
-        cli.command = Some(command_of(&name, &mut found)?);
+/// Converts a command line that clap has matched.
+pub fn read(mut matches: ArgMatches) -> Result<Cli, clap::Error> {
+    let command = matches.remove_subcommand();
+    let mut cli = Cli::from_arg_matches_mut(&mut matches)?;
+    if let Some((name, mut matches)) = command {
+        check_names(&matches)?;
+        cli.command = Some(command_of(&name, &mut matches)?);
         // Options after the command override those before it.
-        let after = Common::from_arg_matches_mut(&mut found)?;
+        let after = Common::from_arg_matches_mut(&mut matches)?;
         cli.common.url = after.url.or(cli.common.url);
         if after.quiet || after.verbose {
             (cli.common.quiet, cli.common.verbose) = (after.quiet, after.verbose);
@@ -157,8 +157,8 @@ pub fn read(mut found: ArgMatches) -> Result<Cli, clap::Error> {
     Ok(cli)
 }
 
-/// Refuses a NAME that would take another lock than was meant: the rest of a TIME that the shell has split, a word after the
-/// script of -c, which would be the script's argument elsewhere, and a shell whose own -c was meant.
+/// Refuses a NAME that the user probably meant as something else. Examples are the rest of a TIME that the shell has split,
+/// an argument after the script of -c, and a shell before its own -c.
 fn check_names(matches: &ArgMatches) -> Result<(), clap::Error> {
     let Ok(Some(names)) = matches.try_get_many::<String>("names") else {
         return Ok(());
@@ -175,7 +175,7 @@ fn check_names(matches: &ArgMatches) -> Result<(), clap::Error> {
     let script = matches.ids().find(|id| *id == "shell");
     let script = script.and_then(|_| matches.index_of("shell"));
     let line = match script {
-        // The only NAME may be called like a unit.
+        // A single NAME may look like a unit.
         _ if names.len() > 1 && names.iter().any(is_rest) => {
             "a duration is one word, such as 1h30m: after TIME, no NAME can be the rest of one"
         }
@@ -190,7 +190,7 @@ fn check_names(matches: &ArgMatches) -> Result<(), clap::Error> {
     Err(clap::Error::raw(ErrorKind::TooFewValues, line))
 }
 
-/// The shells that `-c` is an option of, too.
+/// Shells with an option `-c` of their own.
 const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish"];
 
 pub fn is_shell(word: &OsStr) -> bool {
@@ -215,13 +215,13 @@ commands! {
     Completions "completions" hide "Print the completions for a shell";
 }
 
-/// End of the long help of commands that settings apply to.
+/// End of the long help of commands that depend on settings.
 const SETTINGS: &str = "Settings of this host, such as REDLOCK_SYNC: see SETTINGS in redlock(1).";
 
-/// The exit status when a lock stays busy.
+/// Default exit status if a lock stays busy.
 pub const BUSY: u8 = 75;
 
-/// How to acquire a lock.
+/// Options for acquiring a lock.
 #[derive(Debug, Default, Args)]
 pub struct AcquireOptions {
     /// Wait at most this long [default: forever]
@@ -402,7 +402,7 @@ pub struct Run {
     pub shell: Option<OsString>,
 }
 
-/// What to do when Redis is unreachable at the start.
+/// Action if Redis is unreachable at the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnUnreachable {
     /// Exit with status 69
@@ -531,7 +531,7 @@ pub struct Acquire {
     pub with_children: bool,
 }
 
-/// What `redlock acquire` prints.
+/// Output format of `redlock acquire`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Assignments for `eval`; if the lock was not acquired, a line that ends the script
@@ -544,7 +544,7 @@ pub enum Format {
     Github,
 }
 
-/// Which of this job's locks a command acts on.
+/// A lock of this job on which a command acts.
 #[derive(Debug, Args)]
 pub struct OwnLock {
     /// Lock name [default: $REDLOCK_NAME]

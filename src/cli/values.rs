@@ -1,4 +1,4 @@
-//! Readers of options' values, each with the sentence that says what a wrong one should have been.
+//! Parsers of options' values, each with the sentence that describes a valid one.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-/// Reads a number from one to another.
+/// Parses a number from `least` to `most`.
 pub fn number<N>(
     least: N,
     most: N,
@@ -22,14 +22,13 @@ where
     }
 }
 
-/// What a duration has to be.
+/// Message for an invalid duration.
 const DURATIONS: &str = "must be a duration such as 500ms, 30s, 1h30m, or a number of seconds";
 
-/// A longer duration is a mistake, and would overflow the server's arithmetic.
+/// Longest duration. A longer one is a mistake, and would overflow the server's arithmetic.
 pub const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Reads a duration as `30s`, `500ms` or `1h30m`; a number alone counts seconds, as for flock(1) and
-/// timeout(1).
+/// Parses a duration such as `30s`, `500ms` or `1h30m`. A number alone is in seconds, as for flock(1) and timeout(1).
 pub fn duration(text: &str) -> Result<Duration, String> {
     if text.starts_with('-') {
         return Err("a duration can't be negative".into());
@@ -45,7 +44,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
                 "{unit} has no fixed length: write days as 30d, or minutes as 1m"
             ));
         }
-        // As sleep(1) takes it.
+        // sleep(1) accepts a leading dot, too.
         let without_zero = text.starts_with('.').then(|| format!("0{text}"));
         humantime::parse_duration(without_zero.as_deref().unwrap_or(text)).map_err(|_| DURATIONS)?
     };
@@ -55,10 +54,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Units of months and years, which differ in length. `M` is easily typed for the `m` of a minute.
+/// Units of months and years, which differ in length. A user may easily type `M` for the `m` of a minute.
 const WITHOUT_LENGTH: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
 
-/// Reads a duration that isn't zero.
+/// Parses a duration greater than zero.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("must be greater than 0".into()),
@@ -66,7 +65,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads how long to wait; what has no end is [`Duration::MAX`].
+/// Parses a waiting time. Returns [`Duration::MAX`] for `forever`.
 pub(super) fn wait_duration(text: &str) -> Result<Duration, String> {
     match text {
         "forever" => Ok(Duration::MAX),
@@ -74,10 +73,10 @@ pub(super) fn wait_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The longest time for which Redis remembers anything on request.
+/// Longest time for which Redis remembers anything on request.
 pub const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Reads a duration for which Redis has to remember something.
+/// Parses a duration for which Redis must remember something.
 pub(super) fn remembered(text: &str) -> Result<Duration, String> {
     match positive_duration(text)? {
         duration if duration > REMEMBERED => Err("must be at most 30d".into()),
@@ -85,7 +84,7 @@ pub(super) fn remembered(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads how many of the last to show.
+/// Parses the number of latest entries to show.
 pub(super) fn last(text: &str) -> Result<usize, String> {
     if text == "all" {
         return Ok(usize::MAX);
@@ -94,7 +93,7 @@ pub(super) fn last(text: &str) -> Result<usize, String> {
     read.map_err(|_| "must be a whole number, or all".into())
 }
 
-/// Reads a script. An empty one would succeed, and is a variable that isn't set.
+/// Parses a script. Refuses an empty one, which would succeed, and probably comes from an unset variable.
 pub(super) fn script() -> impl TypedValueParser<Value = OsString> {
     OsStringValueParser::new().try_map(|text| {
         if text.as_bytes().trim_ascii().is_empty() {
@@ -111,7 +110,7 @@ pub fn not_empty(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Reads what stands for a job, such as a date: one word that needs no escapes.
+/// Parses the key of a job, such as a date: a word without characters that need escapes.
 pub(super) fn once_key(text: &str) -> Result<String, String> {
     let is_plain = |c: char| !(c.is_whitespace() || c.is_control() || c == '"' || c == '\\');
     if text.is_empty() || text.len() > 200 || !text.chars().all(is_plain) {
@@ -120,7 +119,7 @@ pub(super) fn once_key(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Reads an id, or enough of its beginning that it isn't hit upon by chance.
+/// Parses an id, or enough of its beginning that a typo doesn't match another id.
 pub(super) fn id(text: &str) -> Result<String, String> {
     if text.len() < 4 {
         return Err("must have at least 4 characters".into());

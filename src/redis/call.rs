@@ -1,4 +1,4 @@
-//! A call of a Lua script. Only its callers know what the script does.
+//! Calls of Lua scripts. Only the callers know what a script does.
 
 use redis::{Cmd, cmd};
 
@@ -8,14 +8,14 @@ pub struct Script {
     pub hash: &'static str,
     /// Number of its keys.
     pub keys: usize,
-    /// Where replicas have to have what is written, an answer that begins with 1, or is a number that isn't 0, counts only
-    /// once they have.
+    /// Holds back a successful answer until the replicas have the write, if replicas must confirm writes. Successful: the
+    /// answer begins with 1, or is a positive number.
     pub counts_when_replicated: bool,
-    /// It is wanted also when it comes late, and when nobody waits for its answer any more.
+    /// The caller also uses an answer that comes late, when nothing waits for it any more.
     pub may_arrive_late: bool,
 }
 
-/// One call of a script.
+/// A call of a script.
 pub struct Call {
     pub script: &'static Script,
     pub keys: Vec<Vec<u8>>,
@@ -23,7 +23,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The call of another script with the same keys and arguments.
+    /// Returns a call of another script with the same keys and arguments.
     pub fn of(&self, script: &'static Script) -> Self {
         Self {
             script,
@@ -32,7 +32,7 @@ impl Call {
         }
     }
 
-    /// The command: by hash, or (once, on `NOSCRIPT`) with the whole text.
+    /// Returns the command: with the script's hash, or (once, on `NOSCRIPT`) with its whole text.
     pub fn command(&self, by_hash: bool) -> Cmd {
         let (name, script) = if by_hash {
             ("EVALSHA", self.script.hash)

@@ -1,9 +1,8 @@
-//! The node of a Redis Cluster that has the locks: all their keys are in one hash slot.
+//! Finds the node of a Redis Cluster that has the locks: all their keys are in one hash slot.
 //!
-//! Which node that is, the nodes say themselves: one that doesn't serve the slot answers any question about a
-//! key of it with the address of the one that does (`MOVED`). So a connection counts once such a question was
-//! answered over it. redlock asks one node after the other, and follows what each says: first the node that was
-//! used last, then those of the URL, and those that a node has named since.
+//! A node that doesn't serve the slot answers any question about one of its keys with the address of the node that does
+//! (`MOVED`). So redlock uses a connection only after such a question was answered over it. redlock asks one node after the
+//! other, and follows each redirection: first the last used node, then those of the URL, and those that a node has named since.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,22 +24,22 @@ use super::url::{Address, is_host};
 use super::wire::Expected;
 use super::{left, lock};
 
-/// The ACL rules that a job needs on a node beside the usual ones.
+/// The ACL rules that a job needs on a cluster node beside the usual ones.
 pub const RULES: &str = "+ssubscribe +spublish +cluster|nodes +asking";
 
-/// Limit of nodes that name yet another node, one after the other.
+/// Limit of redirections that redlock follows in a row.
 const HOPS: usize = 3;
 
-/// A node that is silent takes at most this part of the time, so that some is left for the others.
+/// Largest number of parts into which the remaining time is divided: a silent node takes only one, so the others get some.
 const SHARE: usize = 4;
 
 /// Lifetime of a list of the cluster's nodes.
 const NODES_LAST: Duration = Duration::from_secs(60);
 
-/// The nodes of a URL, and what to ask them.
+/// The nodes of a URL, and the question to ask them.
 pub(super) struct Cluster {
     seeds: Vec<Address>,
-    /// About a key of the slot.
+    /// A question about a key of the slot.
     question: Cmd,
     /// Number of searches that have failed since one succeeded.
     failures: AtomicUsize,
@@ -58,7 +57,7 @@ impl Cluster {
         }
     }
 
-    /// Returns the nodes to ask: the one that was used last and all others, from another one on after each failure.
+    /// Returns the nodes to ask: the last used node and all others. After each failure the list begins one node later.
     fn nodes(&self, last: &Arc<Server>, failures: usize) -> Vec<Arc<Server>> {
         let mut nodes = vec![Arc::clone(last)];
         let listed = lock(&last.nodes).clone();
@@ -75,11 +74,11 @@ impl Cluster {
 
 /// Requests that a connection makes only in a cluster.
 impl Connection {
-    /// Asks for the nodes of the cluster, unless that was done a short time ago. The answer comes in before
-    /// that to the next question, and nothing waits for it.
+    /// Requests the list of the cluster's nodes, unless that was done a short time ago. Nothing waits for the answer, which
+    /// comes in before the answer to the next question.
     pub(super) fn ask_nodes(&mut self, within: Duration) -> Result<(), Error> {
         let is_fresh = |at: Instant| at.elapsed() < NODES_LAST;
-        // All that can follow the primary: that changes with each replica that is added.
+        // A new replica changes the set of all that can follow the primary, so an old list isn't enough.
         let needs_all = self.confirming.needs_all();
         if !needs_all && self.asked_nodes.is_some_and(is_fresh) {
             return Ok(());
@@ -91,7 +90,7 @@ impl Connection {
         self.wire.send(until)
     }
 
-    /// Takes in the nodes of the cluster. `connected` are the replicas if the nodes don't know any.
+    /// Stores the list of the cluster's nodes. Uses the replicas in `connected` if the list has none.
     pub(super) fn note_nodes(&mut self, list: &Value, connected: Vec<String>) {
         let nodes = Nodes::parse(&lossy_text(list), &self.wire.server.address);
         let mut replicas = nodes.replicas;
@@ -104,11 +103,11 @@ impl Connection {
         *lock(&self.wire.server.nodes) = nodes.others;
     }
 
-    /// Extends the lease of a lock with its key alone, while a cluster moves the others to another node and so
-    /// answers no script that names them all; whether that was done.
+    /// Extends the lease of a lock with a script that names only its key: while a cluster moves the keys to another node, it
+    /// refuses a script that names several. Returns true if the lease was extended.
     pub fn keep(&mut self, call: Call, within: Duration) -> Result<bool, Error> {
         let until = Instant::now() + within;
-        // Each node knows the script only once it was sent, and it is short.
+        // Each node knows the script only after it was sent once, and the script is short.
         let command = call.command(false);
         let number = self.request(call, until, None, false)?;
         let answer = self.answer(number, until).or_else(|error| {
@@ -153,7 +152,7 @@ impl Kind for Cluster {
                 }
                 Err(error) => errors.push(error),
             }
-            // While a node is being replaced, each that answers knows as much as all of them.
+            // While a node is being replaced, each node that answers knows as much as all of them.
             let is_answer = |error: &Error| error.kind != ErrorKind::Unreachable;
             if search.left().is_zero() || failed_before > 0 && errors.last().is_some_and(is_answer)
             {
@@ -163,8 +162,8 @@ impl Kind for Cluster {
         Err(most_telling(errors, last))
     }
 
-    /// Asks for the nodes, for the next connection. A node that doesn't have the slot says so to any request, and a connection
-    /// that has failed fails again.
+    /// Requests the list of nodes for the next connection, and returns false: a node that has lost the slot redirects any
+    /// request, and a connection that has failed fails again.
     fn has_moved(&self, connection: &mut Connection, within: Duration) -> bool {
         let _ = connection.ask_nodes(within);
         false
@@ -175,11 +174,11 @@ impl Kind for Cluster {
     }
 }
 
-/// Returns the same error, which leads to a better address if the list of the nodes has one:
+/// Returns the error, which leads to a better address if the list of the nodes has one:
 ///
-/// - A node that names itself for keys that it doesn't have means another host with the same port, of which it says no
-///   more (`cluster-preferred-endpoint-type unknown-endpoint`).
-/// - Over TLS, the certificate of a node that is named by a number usually has only its name.
+/// - A node that names itself for keys that it doesn't have means another host with the same port, which it doesn't name
+///   (`cluster-preferred-endpoint-type unknown-endpoint`).
+/// - Over TLS, the certificate of a node that is named by its IP address usually has only its host name.
 fn with_host(error: Error, server: &Arc<Server>, until: Instant) -> Error {
     let Some(redirect) = error.redirect().cloned() else {
         return error;
@@ -209,11 +208,11 @@ fn with_host(error: Error, server: &Arc<Server>, until: Instant) -> Error {
 /// A search for the node that serves the slot.
 struct SlotSearch<'a> {
     search: &'a Search,
-    /// The first questions to each node: whether it serves the slot; and which replicas it has, if that matters.
+    /// The first questions to each node: does it serve the slot, and which replicas does it have (if that matters)?
     questions: Vec<Cmd>,
     /// Addresses that are known to be right: those of the URL, and that of the last connection.
     usable: Vec<Address>,
-    /// This process has reached the cluster before, so that a wrong address isn't final.
+    /// This process has reached the cluster before, so a wrong address may be temporary.
     was_reached: bool,
 }
 
@@ -223,10 +222,10 @@ impl SlotSearch<'_> {
         let until = Instant::now() + within;
         let opened = Connection::open(server, within, &self.questions);
         let (mut connection, answers) = opened.map_err(|error| with_host(error, server, until))?;
-        // Several servers that know nothing of each other would each grant the lock.
+        // Servers that know nothing of each other would each grant the lock.
         let is_node = match connection.pushes.is_node {
             Some(is_node) => is_node,
-            // The server is too old to say, or this user may not ask. Without a cluster, a server has no slots.
+            // The server is too old for that, or this user may not ask. A server without a cluster has no slots.
             None => match connection.query_until(cmd("CLUSTER").arg("KEYSLOT").arg("x"), until) {
                 Err(error) if error.kind == ErrorKind::Internal => false,
                 answer => answer.map(|_| true)?,
@@ -238,14 +237,14 @@ impl SlotSearch<'_> {
             return Err(Error::new(ErrorKind::Config, message));
         }
         if let [_, role, nodes] = answers.as_slice() {
-            // Just after a failover the nodes don't know yet which of them follow it.
+            // Just after a failover the nodes don't know yet which replicas follow the new primary.
             let connected = Role::parse(role).unwrap_or_default().addresses();
             connection.note_nodes(nodes, connected);
         }
         Ok(connection)
     }
 
-    /// Asks a node, and then the one that it names, and so on.
+    /// Connects to a node, or follows its redirections to the node that serves the slot.
     fn follow(&self, from: &Arc<Server>, share: Duration) -> Result<Connection, Error> {
         let (mut server, mut by) = (Arc::clone(from), None);
         let mut hops = 0..HOPS;
@@ -263,7 +262,7 @@ impl SlotSearch<'_> {
         }
     }
 
-    /// Returns the error with its meaning, if `by` has named the node as the one that has the keys, or has listed it.
+    /// Returns the error with an explanation if another node named this one (`by`), or if it comes from a list of nodes.
     fn explained(&self, error: Error, server: &Server, by: Option<&Address>) -> Error {
         let is_new = !self.usable.contains(&server.address);
         let is_silent = error.kind == ErrorKind::Unreachable;
@@ -271,7 +270,7 @@ impl SlotSearch<'_> {
         let kind = match by {
             Some(_) if is_silent || lacks_name && self.was_reached => ErrorKind::NoPrimary,
             Some(_) if lacks_name => error.kind,
-            // Other nodes have listed it, by its number beside its name perhaps.
+            // Other nodes have listed this node, perhaps by its IP address beside its name.
             None if lacks_name => ErrorKind::Unreachable,
             _ => return error,
         };
@@ -285,7 +284,7 @@ impl SlotSearch<'_> {
     }
 }
 
-/// Returns the error that no other node can put right, if there is one, or the first answer.
+/// Returns the error that no other node can remedy, if there is one; otherwise the first one from a node that answered.
 fn most_telling(errors: Vec<Error>, last: &Server) -> Error {
     let is_one_of_several = errors.len() > 1;
     let rank = |error: &Error| (error.kind.may_pass(), error.kind == ErrorKind::Unreachable);
@@ -298,7 +297,7 @@ fn most_telling(errors: Vec<Error>, last: &Server) -> Error {
     error
 }
 
-/// Returns the host and port of the node that has a slot, by a list of the nodes: the host's name, if it must have one.
+/// Returns the host and port of the node that has a slot, from a list of the nodes. `by_name`: the host must be a name.
 fn owner(nodes: &str, slot: u16, by_name: bool) -> Option<(String, u16)> {
     let has_it = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -333,8 +332,8 @@ ee
             (101, None),
             (16_000, None),
         ] {
-            let found = host.map(|host| (host.to_owned(), 7001));
-            assert_eq!(owner(list, slot, false), found, "{slot}");
+            let expected = host.map(|host| (host.to_owned(), 7001));
+            assert_eq!(owner(list, slot, false), expected, "{slot}");
         }
         let name = Some(("redis-2".to_owned(), 7001));
         assert_eq!(owner(list, 100, true), name);

@@ -1,8 +1,8 @@
 //! Waiting for replicas: a grant or a renewal is valid only when they have it.
 //!
-//! The question whether they have it goes out together with the call, and the answer to the call is held
-//! back until that one is answered. A release counts at once. Under `REDLOCK_SYNC=all` redlock asks afterwards whether it
-//! outlives a failover: each replica that could follow the primary must have it.
+//! redlock asks for the replicas' confirmation together with the call, and holds the answer to the call back until they have
+//! confirmed. A release is valid at once. Under `REDLOCK_SYNC=all` redlock checks afterwards whether the release outlives a
+//! failover: each replica that could follow the primary must have it.
 
 use std::time::{Duration, Instant};
 
@@ -15,19 +15,19 @@ use super::replication::{Goal, Listed, Quorum, Replication, Role};
 use super::reply::{count, lossy_text};
 use super::wire::{AboutReplicas, Expected, Received, SentCall, Wire};
 
-/// The pause between two looks at how far each replica has come.
+/// Pause between two requests for the replicas' offsets.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// Time for replicas to confirm a release, before redlock looks for the locks again.
+/// Time for replicas to confirm a release, before redlock searches for the locks again.
 pub(super) const FOLLOWED: Duration = Duration::from_millis(250);
 
-/// An answer that is held back until the replicas have what it is about.
+/// An answer that is held back until the replicas have confirmed its write.
 pub(super) struct Pending {
     answer: Received,
     goal: Goal,
-    /// Offset of the primary after the write.
+    /// Offset of the primary after the write, in bytes.
     offset: Option<u64>,
-    /// Number of replicas that have it.
+    /// Number of replicas that have the write.
     acknowledged: u32,
     /// Offsets of the replicas, if this user may ask for them.
     role: Option<Role>,
@@ -46,7 +46,7 @@ impl Pending {
         }
     }
 
-    /// Returns true if the replicas have what the goal says.
+    /// Returns true if the replicas have reached the goal.
     fn is_enough(&self) -> bool {
         if self.goal.is_each() {
             let positions = self.offset.zip(self.role.as_ref());
@@ -57,32 +57,32 @@ impl Pending {
     }
 }
 
-/// What the replicas of a connection's server have to have, and have.
+/// Tracks which replicas must confirm a write, and which have.
 #[derive(Default)]
 pub(super) struct Confirming {
-    /// What has to be replicated before it counts.
+    /// The required number of replicas, and their time limit, if writes must be replicated.
     pub(super) replication: Option<Replication>,
     /// The replicas that could follow the primary.
     pub(super) listed: Listed,
-    /// Time for the replicas to confirm it: three quarters of the time for the answer at most.
+    /// Time for the replicas to confirm a write: at most three quarters of the time for the answer.
     pub(super) replicas_may_take: Duration,
-    /// An answer that counts when it is.
+    /// The answer that waits for the replicas.
     pub(super) pending: Option<Pending>,
 }
 
 impl Confirming {
-    /// Returns what replicas must have before the answer of a script is valid, if they must have anything.
+    /// Returns the replicas that must have a script's write before its answer is valid, if any must.
     pub(super) fn goal_of(&self, script: &Script) -> Option<Goal> {
         let replication = self.replication.filter(|_| script.counts_when_replicated);
         replication.map(|replication| self.listed.goal(replication.quorum))
     }
 
-    /// Adds the question whether the replicas have what was written before, and how far each of them is.
+    /// Adds requests for the replicas' confirmation of the last write, and for their offsets.
     pub(super) fn ask(&mut self, wire: &mut Wire, goal: &Goal, timeout: Duration, until: Instant) {
         if let Goal::None(_) = goal {
             return;
         }
-        // Some of the time is needed for saying what is wrong.
+        // Some of the time is needed for explaining a failure.
         self.replicas_may_take = timeout.min(left(until) * 3 / 4);
         wire.add(&cmd("ROLE"), Expected::Replicas(AboutReplicas::Written));
         Self::ask_again(wire, goal.number(), self.replicas_may_take);
@@ -96,7 +96,8 @@ impl Confirming {
         wire.add(&cmd("ROLE"), Expected::Replicas(AboutReplicas::Positions));
     }
 
-    /// Takes in the answer to a call. An answer that a lock is this run's is valid when the replicas have reached the goal.
+    /// Handles the answer to a call. If the answer grants or renews a lock, it is valid when the replicas have reached the
+    /// goal.
     pub(super) fn answered_call(
         &mut self,
         wire: &mut Wire,
@@ -121,7 +122,7 @@ impl Confirming {
         }
     }
 
-    /// Takes in an answer about replicas. Returns the answer that was held back, if they have it now.
+    /// Handles an answer about replicas. Returns the answer that was held back, if they have confirmed its write.
     pub(super) fn take_answer(
         &mut self,
         wire: &mut Wire,
@@ -158,13 +159,13 @@ impl Confirming {
         wire.send(wire.until()).map(|()| None)
     }
 
-    /// Asks for the positions again while there is time, and then for the reason why a replica isn't connected: it may copy
-    /// the data first.
+    /// Requests the positions again while there is time. Afterwards requests the reason for a missing replica: it may still be
+    /// copying the data.
     fn ask_on(&self, wire: &mut Wire, pending: &Pending) -> Result<(), Error> {
         let role = pending.role.as_ref();
         let is_known = pending.goal.is_each() && pending.offset.and(role).is_some();
         if is_known && pending.since.elapsed() < self.replicas_may_take {
-            // Asked for more than there are, they all tell how far they are.
+            // WAIT for more replicas than exist makes the primary request the offset of each.
             Self::ask_again(wire, u32::MAX, POLL_EVERY);
         } else if role.is_some_and(|role| pending.goal.lacks_one(role)) {
             let copying = Expected::Replicas(AboutReplicas::Copying);
@@ -175,7 +176,7 @@ impl Confirming {
         Ok(())
     }
 
-    /// Returns the error for a call that too few replicas have.
+    /// Returns the error for a call that too few replicas have confirmed.
     fn not_replicated(&self, wire: &Wire, pending: &Pending) -> Error {
         let (acknowledged, offset) = (pending.acknowledged, pending.offset);
         let (timeout, role) = (self.replicas_may_take, pending.role.as_ref());
@@ -184,7 +185,7 @@ impl Confirming {
         Error::new(ErrorKind::NotReplicated, message)
     }
 
-    /// Whether all replicas that could follow the primary have to have it.
+    /// Returns true if all replicas that could follow the primary must confirm each write.
     pub(super) fn needs_all(&self) -> bool {
         self.replication.is_some_and(|of| of.quorum == Quorum::All)
     }

@@ -1,12 +1,11 @@
-//! A connection to one server: calls go out, answers and notifications come in.
+//! A connection to one server, which sends calls and receives answers and notifications.
 //!
-//! Nothing here blocks unless asked to: a caller that also has signals and timers to watch sends,
-//! waits for the descriptor, and takes what came; one that has nothing else to do uses
-//! [`Connection::call`].
+//! The methods for sending and receiving don't wait for answers: a caller that also handles signals and timers sends, waits
+//! for the descriptor, and calls [`Connection::receive`]. A caller without anything else to do uses [`Connection::call`].
 //!
-//! It has three parts, each with what it alone knows: the [`Wire`], whose head says how far the other side is believed;
-//! [`Pushes`], what comes without a request; and [`Confirming`], what replicas have. Here the answers are given to whom
-//! they are for.
+//! A connection has three parts, each with its own knowledge: the [`Wire`], whose header says how far redlock trusts the
+//! server; [`Pushes`], the messages without a request; and [`Confirming`], the state of the replicas. This module hands each
+//! answer to its recipient.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::slice;
@@ -24,7 +23,7 @@ use super::refusal::is_turned_away;
 use super::server::{Part, Server};
 use super::wire::{Expected, LISTING, Push, Received, RequestId, SentCall, Wire};
 
-/// How many calls of a list are sent at once; as many more may be under way.
+/// Number of a list's calls that are sent at once. Twice as many may be in flight.
 const PART: usize = 50;
 
 /// A connection to one server.
@@ -32,13 +31,13 @@ pub struct Connection {
     pub(super) wire: Wire,
     pub(super) confirming: Confirming,
     pub(super) pushes: Pushes,
-    /// When the nodes of the cluster were asked for.
+    /// Time of the last request for the cluster's nodes.
     pub(super) asked_nodes: Option<Instant>,
 }
 
 impl Connection {
-    /// Connects, authenticates and asks these questions in the same round trip, all `within` a time. Returns the answers,
-    /// too, in order.
+    /// Connects, authenticates and asks these questions in the same round trip, all `within` a time. Returns the connection and
+    /// the answers, in order.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
@@ -64,45 +63,45 @@ impl Connection {
         Ok((connection, answers))
     }
 
-    /// From now on writing, and each answer for which nothing else is said, may take this long.
+    /// Sets the timeout for writing, and for each answer without a limit of its own.
     pub fn limit_to(&mut self, timeout: Duration) {
         self.wire.timeout = timeout;
     }
 
-    /// The server at the other end.
+    /// Returns the server at the other end.
     pub fn server(&self) -> &Arc<Server> {
         &self.wire.server
     }
 
-    /// The error with which this connection is given up.
+    /// Returns the error with which redlock gives this connection up.
     pub fn abandoned_error(&self, why: &str) -> Error {
         self.wire.abandoned_error(why)
     }
 
-    /// Whether a grant and a renewal count only when replicas have them.
+    /// Returns true if a grant or renewal is valid only when replicas have confirmed it.
     pub fn is_replicated(&self) -> bool {
         self.confirming.replication.is_some()
     }
 
-    /// Logs in, chooses the database and asks these questions, in one round trip, or none if there is nothing to send.
+    /// Logs in, selects the database and asks these questions, in one round trip, or in none if there is nothing to send.
     fn log_in(&mut self, questions: &[Cmd], until: Instant) -> Result<Vec<Value>, Error> {
         let (login, wire) = (self.wire.server.login(), &mut self.wire);
         let steps = login.len();
         let mut numbers = Vec::new();
         numbers.extend(login.iter().map(|it| wire.ask(it)));
         if wire.server.part == Part::Node {
-            // Its kind, and what it can do for waiters.
+            // Asks for the server's kind, and for its support of waiters.
             self.pushes.say_hello(wire);
         }
         numbers.extend(questions.iter().map(|it| wire.ask(it)));
         wire.send(until)?;
         let mut answers = Vec::new();
         for number in numbers {
-            // All that a sentinel is asked behind the first question may be unknown to it (Redis 6.0), or not permitted.
+            // All questions to a sentinel except the first may be unknown to it (Redis 6.0), or forbidden.
             let is_optional = self.wire.server.part == Part::Sentinel && answers.len() > steps;
             let answer = self.answer(number, until)?;
             answers.push(match self.wire.unless_refused(answer) {
-                // Keys that it has moved already: until it has moved all of them it is the one to ask.
+                // The node has already moved these keys. Until it has moved all of them, redlock must ask this node.
                 Err(error) if error.is_migration() => Value::Nil,
                 Err(error) if is_optional && !error.kind.is_unreachable() => Value::Nil,
                 answer => answer?,
@@ -111,12 +110,12 @@ impl Connection {
         Ok(answers.split_off(steps))
     }
 
-    /// Whether a waiter's channel is one of its hash slot.
+    /// Returns true if a waiter's channel belongs to its hash slot (`SSUBSCRIBE`).
     pub fn is_sharded(&self) -> bool {
         self.pushes.sharded
     }
 
-    /// Sends a call whose answer comes in later. Returns how long that may take.
+    /// Sends a call without waiting (see [`Self::receive`]). Returns how long the answer may take.
     pub fn send(&mut self, call: Call) -> Result<Duration, Error> {
         let replicas = self.confirming.replication.map(|of| of.timeout);
         let replicas = replicas.unwrap_or_default();
@@ -124,7 +123,7 @@ impl Connection {
         Ok(self.wire.timeout + replicas)
     }
 
-    /// Sends a call; `tracked` is a key that it changes, and the values that the key may have then.
+    /// Sends a call. `tracked` is a key that the call changes, with the values that the key may have afterwards.
     pub(super) fn request(
         &mut self,
         call: Call,
@@ -142,7 +141,7 @@ impl Connection {
         Ok(number)
     }
 
-    /// Adds a call to what is sent next, with the question whether the replicas have what it writes, if that matters.
+    /// Adds a call to the next bytes to send, with the request for the replicas' confirmation, if that matters.
     fn add_call(&mut self, number: RequestId, call: Call, by_hash: bool, until: Instant) {
         let command = call.command(by_hash);
         let goal = self.confirming.goal_of(call.script);
@@ -159,24 +158,24 @@ impl Connection {
         }
     }
 
-    /// Calls a script again that the server doesn't know. Nothing was done. Where something else was sent
-    /// meanwhile, it must stay so: now it would be done after that, a lock taken that was just released.
+    /// Calls a script again, with its text, because the server doesn't know it. The first call has done nothing. Does nothing
+    /// if another call was sent meanwhile: this one would now run after it, and take a lock that was just released.
     fn call_with_text(&mut self, sent: SentCall) -> Result<(), Error> {
         let is_call = |expected: &Expected| matches!(expected, Expected::Call(_));
         if self.wire.expected.iter().any(is_call) {
             return Ok(());
         }
-        // What is tracked was asked for before that.
+        // The tracking was requested before this call.
         self.pushes.tracking = false;
-        // The replicas have as long as the first time.
+        // The replicas get as much time as before.
         let again = Instant::now() + self.confirming.replicas_may_take * 4 / 3;
         let until = self.wire.until().max(again);
         self.add_call(sent.number, sent.call, false, until);
         self.wire.send(until)
     }
 
-    /// Before something is asked: whatever came in meanwhile, an answer isn't among it, as it would
-    /// pass for the next one.
+    /// Reads the notifications that have come in, before a new request is sent. A stray answer among them is an error, because
+    /// it would be taken for the answer to that request.
     pub(super) fn drain_stale(&mut self) -> Result<(), Error> {
         if self.wire.sent == 0 || !self.wire.expected.is_empty() {
             return Ok(());
@@ -187,8 +186,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Listens to a channel, on this same connection (RESP3, Redis 6 or later), from what is sent next on. Waits until it is
-    /// known whether the server can; a channel that is listened to isn't requested again.
+    /// Subscribes to a channel on this connection (RESP3, Redis 6 or later), from the next request on. Waits until redlock
+    /// knows whether the server speaks RESP3. Does nothing if the channel is already subscribed to.
     pub fn subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
         if self.pushes.channel.as_deref() == Some(channel) {
             return Ok(());
@@ -208,15 +207,15 @@ impl Connection {
         self.wire.send(until)
     }
 
-    /// Has the server notify us of other clients' changes of these keys; see [`Pushes::track_keys`].
+    /// Has the server notify this client of other clients' changes of these keys; see [`Pushes::track_keys`].
     pub fn track_keys<'a>(&mut self, keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
         self.drain_stale()?;
         self.pushes.track_keys(&mut self.wire, keys)
     }
 
-    /// Calls a script that changes this key and leaves one of these values in it, and in the same write asks to be notified
-    /// of the changes of the key from then on; its answer, and whether that is so. It isn't where tracking has not begun
-    /// (by [`Self::track_keys`]), or the server doesn't know the script.
+    /// Calls a script that changes this key and leaves one of these values in it. Asks, in the same write, for notifications of
+    /// later changes of the key. Returns the answer, and whether the key is tracked: not if tracking has not begun (by
+    /// [`Self::track_keys`]), or if the server doesn't know the script.
     pub fn call_tracked(
         &mut self,
         call: Call,
@@ -233,9 +232,9 @@ impl Connection {
         Ok((answer, self.pushes.tracking))
     }
 
-    /// What came in, if anything has. Never blocks. Call until `None` before waiting for the
-    /// descriptor: bytes may have been read ahead. However much comes, there is `None` after
-    /// a bounded number of bytes, and the descriptor says that there is more.
+    /// Returns the next answer or notification, if one has come in. Never blocks. Call until `None` before waiting for the
+    /// descriptor, because bytes may have been read ahead. Returns `None` after a bounded number of bytes, even if more have
+    /// come; the descriptor is readable then.
     pub fn receive(&mut self) -> Result<Option<Received>, Error> {
         match self.pushes.passed.pop() {
             Some(push) => Ok(Some(Received::Push(push))),
@@ -243,7 +242,7 @@ impl Connection {
         }
     }
 
-    /// What came in, if anything has.
+    /// Returns the next answer or notification that has come in, if any.
     fn next_incoming(&mut self) -> Result<Option<Received>, Error> {
         loop {
             let Some(value) = self.wire.next_reply()? else {
@@ -252,7 +251,7 @@ impl Connection {
             let received = if let Value::Push { kind, data } = value {
                 Pushes::pushed(&mut self.wire, &kind, &data)?.map(Received::Push)
             } else {
-                // It is about nothing that was asked, and the connection is closed behind it.
+                // The server sends this error without a request, and closes the connection.
                 if let Value::ServerError(error) = &value
                     && is_turned_away(error)
                 {
@@ -267,7 +266,7 @@ impl Connection {
         }
     }
 
-    /// Takes in an answer. Returns the part of it that is for the caller who asked.
+    /// Handles an answer. Returns the part of it that is for the caller.
     fn take_answer(
         &mut self,
         expected: Option<Expected>,
@@ -300,7 +299,7 @@ impl Connection {
             }
             (Expected::Subscribed, Value::ServerError(error)) => {
                 let error = wire.call_error(None, &error);
-                // On the node that the slot was moved to, it can.
+                // The node to which the slot was moved permits it.
                 if error.kind == ErrorKind::Moving {
                     return Err(error);
                 }
@@ -334,36 +333,35 @@ impl Connection {
         }
     }
 
-    /// Takes in the beginning of a key's value, after which the key is tracked.
+    /// Handles the value of a tracked key. Returns a notification if another client has changed the key.
     fn value_push(&mut self, values: &[Vec<u8>], value: &Value) -> Option<Received> {
-        // The key was moved to another node, so it isn't tracked. The renewal says more.
+        // The key was moved to another node, so it isn't tracked. The answer to the renewal explains more.
         if matches!(value, Value::ServerError(_)) && self.wire.server.part == Part::Node {
             self.pushes.tracking = false;
             return None;
         }
-        // Otherwise another client has changed it between the renewal and this.
+        // If the value differs, another client has changed the key between the renewal and this.
         let is_same = matches!(value, Value::BulkString(value) if values.contains(value));
         (!is_same).then_some(Received::Push(Push::KeyChanged))
     }
 
-    /// Asks the server whether it is a replica. The answer comes in before that to the next question.
+    /// Asks the server whether it is a replica. The answer comes in before the answer to the next question.
     pub fn ask_role(&mut self) -> Result<(), Error> {
         self.drain_stale()?;
         self.wire.add(&cmd("ROLE"), Expected::Role);
         self.wire.send(self.wire.until())
     }
 
-    /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
-    /// were not read are passed over.
+    /// Sends a call and waits for its answer, at most `within`. Ignores answers to earlier calls that were not read.
     pub fn call(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
         let until = Instant::now() + within;
         let number = self.request(call, until, None, true)?;
         self.answer(number, until)
     }
 
-    /// Calls the release: the short script first, if it may do; `is_slow` is called when an answer takes longer than `soon`. By
-    /// then, or at once without the short script, the whole one is sent with its text: so what was sent frees the lock also if
-    /// nobody waits for the answer. Whether the replicas have it is known by [`Self::is_followed`].
+    /// Calls the release: the short script first, if the caller passes it. Calls `is_slow` if the answer takes longer than
+    /// `soon`. By then, or at once without the short script, sends the whole script with its text: the lock becomes free even
+    /// if nobody waits for the answer. [`Self::is_followed`] checks the replicas.
     pub fn release(
         &mut self,
         short: Option<Call>,
@@ -386,7 +384,7 @@ impl Connection {
                     sent = Some(self.request(second, until, None, false)?);
                 }
                 is_slow();
-                // If the server lacks the short script, it only answers to the whole one, which was sent behind it.
+                // A server that lacks the short script answers only the whole one, which was sent after it.
                 let (number, answer) = self.answer_to(&[Some(first), sent], until)?;
                 if number != first {
                     return Ok(answer);
@@ -413,8 +411,8 @@ impl Connection {
         self.call_each(calls, || until, read, |_| 0)
     }
 
-    /// Like [`Self::pipeline`], for answers that may be long: each may take the server's timeout, and what is read of all of
-    /// them together may weigh as much as a listing: that is kept, not the answers.
+    /// Like [`Self::pipeline`], for answers that may be long. Each answer may take the server's timeout. All items together may
+    /// weigh as much as a listing: redlock keeps the items, not the answers.
     pub fn list<T>(
         &mut self,
         calls: Vec<Call>,
@@ -438,7 +436,7 @@ impl Connection {
     ) -> Result<Vec<T>, Error> {
         let mut calls = calls.into_iter();
         let mut items = Vec::new();
-        // The first call is sent alone, to make sure that the server knows the script. Replicas confirm one call at a time.
+        // The first call is sent alone, so that the server knows the script. Replicas confirm one call at a time.
         for call in calls.by_ref() {
             let is_alone = self.confirming.goal_of(call.script).is_some();
             let answer = self.call(call, left(until()))?;
@@ -447,8 +445,8 @@ impl Connection {
                 break;
             }
         }
-        // In parts, so that neither side's buffers fill while both write; the server works on one while the answers to the
-        // one before are read.
+        // In parts, so that neither side's buffers fill while both write. The server works on one part while redlock reads the
+        // answers to the part before.
         let mut before = Vec::new();
         loop {
             let mut numbers = Vec::new();
@@ -476,7 +474,7 @@ impl Connection {
         }
     }
 
-    /// Returns an item of a listing, after which that may weigh less.
+    /// Returns an item of a listing, and subtracts its weight from the rest of the listing's limit.
     fn weighed<T>(&mut self, item: T, weigh: impl Fn(&T) -> usize) -> T {
         if let Some(left) = &mut self.wire.listing {
             *left = left.saturating_sub(weigh(&item));
@@ -503,7 +501,7 @@ impl Connection {
         answer
     }
 
-    /// Sends plain questions at once and waits for all answers, in which an error is an answer, too.
+    /// Sends plain commands at once and waits for all answers. An error counts as an answer.
     pub fn query_each(&mut self, commands: &[Cmd], within: Duration) -> Result<Vec<Value>, Error> {
         let until = Instant::now() + within;
         self.drain_stale()?;
@@ -514,18 +512,18 @@ impl Connection {
         answers.map(|number| self.answer(number, until)).collect()
     }
 
-    /// Whether messages differ from answers here, so that it can be subscribed to a channel.
+    /// Returns true if the server sends messages apart from answers, so that this connection can subscribe to a channel.
     pub fn speaks_resp3(&self) -> bool {
         self.pushes.resp3 == Resp3::Spoken
     }
 
-    /// Waits for the answer to a request, passing over all else.
+    /// Waits for the answer to a request. Keeps notifications for [`Self::receive`], and drops other answers.
     pub(super) fn answer(&mut self, number: RequestId, until: Instant) -> Result<Value, Error> {
         let (_, value) = self.answer_to(&[Some(number)], until)?;
         Ok(value)
     }
 
-    /// Waits for the answer to the first of some requests that has one.
+    /// Waits for the first answer to any of these requests.
     fn answer_to(
         &mut self,
         requests: &[Option<RequestId>],
@@ -544,8 +542,8 @@ impl Connection {
         }
     }
 
-    /// Returns true if the release that was answered last outlives a failover, as far as `REDLOCK_SYNC=all` says that it
-    /// must: each replica that could follow the primary has it.
+    /// Returns true if the last answered release outlives a failover, as `REDLOCK_SYNC=all` demands: each replica that could
+    /// follow the primary has it.
     pub fn is_followed(&mut self, within: Duration) -> bool {
         if !self.confirming.needs_all() {
             return true;

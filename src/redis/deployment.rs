@@ -1,7 +1,7 @@
-//! The servers behind one URL, and how the one is found that has the locks.
+//! The servers behind one URL.
 //!
-//! Each connection begins here: candidates, a connection to one of them, and its confirmation that it is
-//! the one. What was found is remembered for messages only, and asked anew with the next connection.
+//! Each connection begins here: redlock lists candidates, connects to one of them, and has it confirm that it has the locks.
+//! redlock remembers that server for messages and as the next candidate, and checks it again with each connection.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,20 +25,20 @@ use super::{Error, ErrorKind, lock};
 /// The servers behind one URL.
 pub struct Deployment {
     pub kind: Box<dyn Kind>,
-    /// The one that was used last, or is tried first.
+    /// The server that was used last, or is tried first.
     current: Mutex<Arc<Server>>,
     /// The replicas that must confirm a grant or a renewal, if any must.
     replication: OnceLock<Replication>,
 }
 
-/// What all keys begin with, unless the user wants something else.
+/// Default prefix of all keys.
 const PREFIX: &str = "redlock:";
 
-/// The same in a cluster: its braces keep all keys in one slot.
+/// Default prefix in a cluster. Its braces keep all keys in one hash slot.
 const CLUSTER_PREFIX: &str = "{redlock}:";
 
 impl Deployment {
-    /// Reads a URL; a `prefix` that was given is used in place of what suits it.
+    /// Reads a URL. Uses `prefix` instead of the default prefix, if it is given.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for a URL that can't be used; the message never repeats it, as it may hold a
@@ -98,7 +98,8 @@ impl Deployment {
         })
     }
 
-    /// Uses the password in this file, in place of the URL's. The server of this host has none: it is another one's.
+    /// Uses the password in this file instead of the URL's. The server of `local:` has no password, so the file is ignored: it
+    /// is meant for another server.
     pub fn set_password_file(&mut self, path: PathBuf) {
         if self.kind.local_socket().is_some() {
             return;
@@ -109,10 +110,10 @@ impl Deployment {
         }
     }
 
-    /// Requires replicas to confirm each grant and each renewal from now on, for every clone of the same locks.
+    /// Requires replicas to confirm each grant and each renewal from now on, for every clone of these locks.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if it isn't known which replicas there are.
+    /// [`ErrorKind::Config`] for `all`, if nothing can list the replicas.
     pub fn replicate(&self, replication: Replication) -> Result<(), Error> {
         if replication.quorum == Quorum::All && !self.may_fail_over() {
             let message = "all needs the list of promotable replicas from Sentinel or Redis Cluster (redis-sentinel://, redis-cluster://); with the URL of one server, set a number, such as 1";
@@ -138,7 +139,7 @@ impl Deployment {
         self.server().part != Part::Only
     }
 
-    /// The server that was used last, or is tried first.
+    /// Returns the server that was used last, or is tried first.
     pub fn server(&self) -> Arc<Server> {
         Arc::clone(&lock(&self.current))
     }
@@ -152,8 +153,8 @@ impl Deployment {
         Ok(self.note(opened))
     }
 
-    /// Like [`Self::open`], for a release. Needs no majority of the sentinels: a server that was replaced can't free another
-    /// client's lock.
+    /// Like [`Self::open`], for a release. Needs no majority of the sentinels, because a release on a demoted primary can't
+    /// free another client's lock.
     pub fn open_to_release(&self, within: Duration) -> Result<Connection, Error> {
         let opened = self.kind.open_to_release(&self.search(within))?;
         Ok(self.note(opened))
@@ -187,7 +188,7 @@ impl fmt::Debug for Deployment {
     }
 }
 
-/// Returns what all keys begin with.
+/// Returns the prefix of all keys.
 fn prefix_for(place: &Place, given: Option<&str>) -> Result<String, Error> {
     Ok(match (place, given) {
         (Place::Cluster { .. }, Some(prefix)) if !is_in_one_slot(prefix) => {
@@ -248,8 +249,8 @@ mod tests {
         assert!(!error.to_string().contains("hunter2"), "{error}");
         let server = parse("redis://u:hunter2@h").unwrap().server();
         assert!(!server.to_string().contains("hunter2"));
-        let said = [server.wrong_password(), server.password_origin()];
-        assert!(!said.concat().contains("hunter2"), "{said:?}");
+        let messages = [server.wrong_password(), server.password_origin()];
+        assert!(!messages.concat().contains("hunter2"), "{messages:?}");
     }
 
     #[test]
@@ -260,14 +261,14 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let node = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut asked = Vec::new();
+            let mut request = Vec::new();
             let mut bytes = [0; 1024];
-            while !asked.windows(6).any(|word| word == b"EXISTS") {
+            while !request.windows(6).any(|word| word == b"EXISTS") {
                 let read = stream.read(&mut bytes).unwrap();
-                assert!(read > 0, "{}", asked.escape_ascii());
-                asked.extend_from_slice(&bytes[..read]);
+                assert!(read > 0, "{}", request.escape_ascii());
+                request.extend_from_slice(&bytes[..read]);
             }
-            // An old one, that doesn't know HELLO.
+            // An old server, which doesn't know HELLO.
             stream.write_all(b"-ERR unknown\r\n:0\r\n").unwrap();
             while let Ok(1..) = stream.read(&mut bytes) {}
         });

@@ -5,30 +5,30 @@ use std::fmt;
 
 use super::nodes::Redirect;
 
-/// Kind of a failure, as far as the exit status and another try depend on it.
+/// Kind of a failure. The exit status and another attempt depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// No answer.
     Unreachable,
-    /// It reports that it is loading its data.
+    /// The server is loading its data.
     Loading,
-    /// It reports that another client's script keeps it busy.
+    /// Another client's script keeps the server busy.
     Busy,
-    /// Its sentinels, or other nodes of its cluster, answer; the server that has the locks doesn't.
+    /// The sentinels, or other nodes of the cluster, answer; the server that has the locks doesn't.
     NoPrimary,
-    /// It was reached, and can't do what was asked now: it fails over, is full or refuses writes.
+    /// The server can't do this now: it fails over, is full or refuses writes.
     NotNow,
-    /// It reports that it has as many clients as it admits.
+    /// The server has as many clients as it admits.
     Crowded,
-    /// It did what was asked, but too few of its replicas have confirmed that.
+    /// The server has done this, but too few of its replicas have confirmed it.
     NotReplicated,
-    /// It was reached, and its cluster is moving the keys to another node, or has moved them.
+    /// The cluster is moving the keys to another node, or has moved them.
     Moving,
-    /// It is a replica, or became one in a failover, and refuses writes.
+    /// The server is a replica, or became one in a failover, and refuses writes.
     Replica,
     /// Authentication or permissions.
     Refused,
-    /// Our configuration: URL, certificates, or a key that belongs to another program.
+    /// The user's configuration: URL, certificates, or a key that belongs to another program.
     Config,
     /// A bug.
     Internal,
@@ -45,13 +45,13 @@ impl ErrorKind {
         matches!(self, Self::Unreachable | Self::NoPrimary)
     }
 
-    /// Returns true if there is something to wait for, even if it has never answered: a server that says that it will be
-    /// ready, or a server of which others know.
+    /// Returns true if waiting makes sense even if the server has never answered: it says that it will be ready, or other
+    /// servers know it.
     pub fn is_worth_waiting(self) -> bool {
         self.will_pass() || self == Self::NoPrimary
     }
 
-    /// Returns true if the server answers that it isn't ready, which may be over soon.
+    /// Returns true if the server answers that it isn't ready, which may soon change.
     pub fn will_pass(self) -> bool {
         matches!(
             self,
@@ -60,7 +60,7 @@ impl ErrorKind {
     }
 }
 
-/// A cause that the rest of redlock depends on, beside the kind.
+/// A cause on which the rest of redlock depends, beside the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// A TLS handshake failed: the address, or a certificate, is wrong.
@@ -102,7 +102,7 @@ pub struct Error {
 /// Longest text that a message quotes, in characters.
 const QUOTED: usize = 300;
 
-/// Returns a text as a message quotes it. Any author may have written it, so it is cut.
+/// Returns a text as a message quotes it: cut, because anyone may have written it.
 pub fn quoted(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(QUOTED) {
         None => text.into(),
@@ -132,7 +132,7 @@ impl Error {
         self
     }
 
-    /// Returns what to do if the message doesn't say that. `is_socket` for a URL with a path.
+    /// Returns the next step for the user, for messages that don't name it. `is_socket`: the URL has a path.
     pub fn next_step(&self, is_socket: bool) -> &'static str {
         use Cause::{Closed, File, NoDefaultServer, NoServer, Silent, UnknownHost};
         match (self.kind, &self.cause) {
@@ -198,7 +198,7 @@ impl Error {
         }
     }
 
-    /// Returns an error by which a node of a cluster says that the keys are on another one.
+    /// Returns the error of a cluster node that names another node for the keys.
     #[cfg(test)]
     pub fn moved() -> Self {
         let cause = Redirect::parse("1 other:7000").map(Cause::Moved);

@@ -1,4 +1,4 @@
-//! The trait that each kind of server has its file for: `single`, `sentinel`, `cluster` and `local`.
+//! The trait of a kind of server, with one module for each: `single`, `sentinel`, `cluster` and `local`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,28 +16,28 @@ pub trait Kind: Send + Sync {
     /// Connects to the server that has the locks, and authenticates.
     fn open(&self, search: &Search) -> Result<Connection, Error>;
 
-    /// Like [`Self::open`], for a release: a server that was replaced can't free another client's lock.
+    /// Like [`Self::open`], for a release, which needs fewer checks: a demoted primary can't free another client's lock.
     fn open_to_release(&self, search: &Search) -> Result<Connection, Error> {
         self.open(search)
     }
 
     /// Returns true if the locks have moved away from the server of a connection, as far as can be found out `within` a
-    /// time. Otherwise the connection learns which replicas must confirm what is sent next.
+    /// time. Otherwise the connection learns which replicas must confirm the next calls.
     fn has_moved(&self, _connection: &mut Connection, _within: Duration) -> bool {
         false
     }
 
-    /// Returns the time for which a primary is silent until another server takes over, as far as that is known.
+    /// Returns how long a primary must be silent before another server takes over, if that is known.
     fn down_after(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns the servers that say which one has the locks, and don't have them.
+    /// Returns the servers that name the primary and don't have the locks: the sentinels.
     fn witnesses(&self) -> &[Arc<Server>] {
         &[]
     }
 
-    /// Asks all witnesses for a report, and returns the name of the primary with their answers.
+    /// Asks all witnesses for a report. Returns the name of the primary and their answers.
     fn roll_call(&self, _within: Duration) -> Option<(String, Answers)> {
         None
     }
@@ -47,7 +47,7 @@ pub trait Kind: Send + Sync {
         None
     }
 
-    /// Returns the ACL rules that a job needs on this kind of server beside the usual ones.
+    /// Returns the ACL rules that a job needs on this kind of server, beside the usual ones.
     fn more_rules(&self) -> &'static str {
         ""
     }
@@ -58,17 +58,17 @@ pub struct Search {
     /// The server that was used last, or is tried first, with the credentials for all of them.
     pub(super) last: Arc<Server>,
     pub(super) until: Instant,
-    /// All replicas that could follow the primary must confirm.
+    /// True if all replicas that could follow the primary must confirm.
     pub(super) needs_all: bool,
 }
 
 impl Search {
-    /// Returns the rest of the time.
+    /// Returns the remaining time.
     pub(super) fn left(&self) -> Duration {
         left(self.until)
     }
 
-    /// Connects to a server, in the time that is left.
+    /// Connects to a server, in the remaining time.
     pub(super) fn connect(
         &self,
         server: &Arc<Server>,

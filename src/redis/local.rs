@@ -1,8 +1,8 @@
-//! The server of this user on this host, for `local:`. It knows no script and no lock.
+//! The server of this user on this host, for `local:`. This module knows no script and no lock.
 //!
-//! A running server costs one connection and nothing else. If nobody listens, redlock locks a file and starts a server
-//! with that file as its standard input. The server holds the lock as long as it lives, however it ends, so there is never a
-//! second server on the same data.
+//! If the server is running, redlock only connects to it. If nothing listens, redlock locks a file and starts a server with
+//! that file as its standard input. The server holds the file lock until it ends in whatever way, so there is never a second
+//! server on the same data.
 
 use std::env;
 use std::ffi::{CString, OsStr};
@@ -26,30 +26,30 @@ use super::kind::{Kind, Search};
 use crate::reason::reason;
 use crate::sys;
 
-/// The beginning of each line about a server of this host.
+/// Beginning of each message about a server of this host.
 pub const THIS_HOST_ONLY: &str = "this host only";
 
 /// The server programs, in order of preference.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
-/// The options of a server. With another appendfsync, a slow disk delays the write, and a killed
-/// server forgets what it has answered. If the host crashes, all holders are gone, too.
+/// The options of a server. With another appendfsync, a slow disk delays the write to the file, and a killed server forgets
+/// operations that it has confirmed. If the host crashes, all holders are gone, too.
 const OPTIONS: &str =
     "--port 0 --unixsocketperm 600 --appendonly yes --appendfsync no --maxmemory-policy noeviction";
 
 /// The socket in the directory of a server.
 const SOCKET: &str = "server.sock";
 
-/// The file that a server locks. It contains the server's pid.
+/// The file that a server locks, with the server's pid in it.
 const LOCK: &str = "redlock-server.lock";
 
-/// The longest path of a socket, in bytes.
+/// Longest path of a socket, in bytes.
 const LONGEST_PATH: usize = 107;
 
-/// The time after its start in which a server may have no socket yet.
+/// Time after its start in which a server may have no socket yet.
 const STARTS_WITHIN: Duration = Duration::from_secs(10);
 
-/// The pause between two attempts to connect to a server that starts.
+/// Pause between two attempts to connect to a server that starts.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 /// The server of this user, which runs or can be started.
@@ -84,7 +84,7 @@ impl Local {
     /// Connects to this user's server, and waits until it has loaded its data.
     fn connect(&self, search: &Search) -> Result<Connection, Error> {
         let mut question = cmd("EXISTS");
-        // Refused while the server loads its data, but not while its disk is full, as PING is.
+        // The server refuses EXISTS while it loads its data, but not while its disk is full. PING fails then.
         question.arg("redlock");
         loop {
             let (connection, _) = match search.connect(&search.last, slice::from_ref(&question)) {
@@ -133,7 +133,7 @@ impl Local {
             let open = open.read(true).append(true).create(true).mode(0o600);
             let lock = open.open(self.directory.join(LOCK)).map_err(failed)?;
             if !sys::try_lock(&lock).map_err(failed)? {
-                // A server that has closed a connection listens.
+                // A server that has closed a connection has a socket, so only a missing one counts as lost.
                 let is_lost = absent.has_cause(Cause::NoServer) && !has_ended_another;
                 has_ended_another |= is_lost && end_unreachable(&lock).is_some();
             } else if has_started {
@@ -208,7 +208,7 @@ impl Local {
     fn ended(&self) -> Error {
         let log = fs::read_to_string(self.log()).unwrap_or_default();
         let last = log.lines().rev().find(|line| !line.trim().is_empty());
-        // The pid and the time come before that.
+        // The pid and the time stand before " # ".
         let last = last.map(|line| line.split_once(" # ").map_or(line, |(_, text)| text));
         unreachable(&format!(
             "can't start a server for `local:`: it ended: {} ({})",
@@ -238,11 +238,11 @@ impl Kind for Local {
     }
 }
 
-/// Ends a server that has lost its socket, because nobody can reach it, and it keeps the data locked. Returns `None` if
+/// Ends a server that has lost its socket, because no client can reach it, and it keeps the data locked. Returns `None` if
 /// there is no such server.
 fn end_unreachable(lock: &File) -> Option<()> {
     let pid = overdue_pid(lock)?;
-    // Before the check: afterwards the pid can't become another process's.
+    // Opened before the check, so that the pid can't be reused by another process after it.
     let process = sys::pidfd(pid).ok()??;
     let input = fs::metadata(format!("/proc/{pid}/fd/0")).ok()?;
     let lock = lock.metadata().ok()?;
@@ -250,14 +250,14 @@ fn end_unreachable(lock: &File) -> Option<()> {
     is_server.then(|| sys::signal(process.as_fd(), sys::SIGTERM).ok())?
 }
 
-/// Returns true if this process is a server that redlock has started for `local:`, also another user's.
+/// Returns true if redlock has started this process as a server for `local:`, even for another user.
 pub fn is_server(pid: i32) -> bool {
     let input = fs::read_link(format!("/proc/{pid}/fd/0")).unwrap_or_default();
     let name = input.file_name().unwrap_or_default();
     name.as_bytes().starts_with(LOCK.as_bytes())
 }
 
-/// Returns the directory of the server, or why there is none. It survives a logout, and nobody cleans it up.
+/// Returns the server's directory, which survives a logout and isn't cleaned up, or the reason why there is none.
 fn directory() -> Result<PathBuf, String> {
     if geteuid().is_root() {
         return Ok("/run/redlock".into());
@@ -271,7 +271,7 @@ fn directory() -> Result<PathBuf, String> {
     let state = state.ok_or(
         "`local:` needs a home directory: set HOME, or XDG_STATE_HOME to a directory of this user",
     )?;
-    // Hosts may share a home.
+    // Several hosts may share a home directory.
     let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let host = match machine.trim() {
         "" => gethostname().unwrap_or_default(),
@@ -298,9 +298,9 @@ fn program() -> Option<PathBuf> {
     })
 }
 
-/// Returns the pid of a server that holds the lock and must have had a socket by now. The lock changes at each start.
+/// Returns the pid of a server that holds the lock and should have had a socket by now. The file changes at each start.
 fn overdue_pid(lock: &File) -> Option<i32> {
-    // Before the age: a server that has just started is never taken for an old one.
+    // The pid is read before the age, so that a server that has just started isn't taken for an old one.
     let mut text = [0; 16];
     let length = lock.read_at(&mut text, 0).ok()?;
     let pid = str::from_utf8(&text[..length]).ok()?.parse().ok()?;
@@ -308,7 +308,7 @@ fn overdue_pid(lock: &File) -> Option<i32> {
     (age >= STARTS_WITHIN).then_some(pid)
 }
 
-/// Returns true if no server is there, or it ends.
+/// Returns true if there is no server, or it is ending.
 fn is_absent(error: &Error) -> bool {
     matches!(error.cause, Some(Cause::NoServer | Cause::Closed))
 }

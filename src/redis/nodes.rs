@@ -6,10 +6,10 @@ use redis::{Cmd, cmd};
 
 use super::url::{Address, is_host, with_port};
 
-/// Limit of other nodes that are remembered.
+/// Limit of other nodes that redlock remembers.
 const MAX_NODES: usize = 16;
 
-/// How many replicas of a node are remembered: more than any has.
+/// Limit of replicas of a node that redlock remembers: more than any node has.
 const MOST_REPLICAS: usize = 1000;
 
 /// Returns the command that lists the nodes.
@@ -17,17 +17,17 @@ pub(super) fn cluster_nodes() -> Cmd {
     cmd("CLUSTER").arg("NODES").clone()
 }
 
-/// Where a node says that keys are: `<slot> <host>:<port>`.
+/// Location of keys, as a node names it: `<slot> <host>:<port>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
     pub(super) slot: u16,
-    /// Empty: the host of the node that says so.
+    /// Host of the keys. Empty for the host of the node that answered.
     pub(super) host: String,
     pub(super) port: u16,
 }
 
 impl Redirect {
-    /// `None` for anything else, as for a node that knows no address of the other.
+    /// Parses the details of an error. Returns `None` for anything else, such as a node that doesn't know the other's address.
     pub fn parse(details: &str) -> Option<Self> {
         let mut words = details.split(' ');
         let slot = words.next()?.parse().ok()?;
@@ -39,13 +39,13 @@ impl Redirect {
         })
     }
 
-    /// The address, if a node at this one says so.
+    /// Returns the address, if the node at `by` answered with this redirection.
     pub fn address(&self, by: &Address) -> Address {
         sibling(by, &self.host, self.port)
     }
 }
 
-/// Returns the address that a node names; no host stands for the node's own.
+/// Returns the address that a node names. An empty host stands for the node's own.
 fn sibling(of: &Address, host: &str, port: u16) -> Address {
     let host = if host.is_empty() { of.host() } else { host };
     Address::Tcp {
@@ -69,7 +69,7 @@ pub(super) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Reads the lines of an answer, and passes over anything else.
+    /// Parses the lines of an answer, and ignores anything else.
     pub(super) fn all(list: &'a str) -> impl Iterator<Item = Self> {
         list.lines().filter_map(Self::parse)
     }
@@ -94,13 +94,13 @@ impl<'a> Line<'a> {
         self.flags.split(',').any(|other| other == flag)
     }
 
-    /// Returns true for a primary whose slots another node has taken over while it was away.
+    /// Returns true for a failed primary whose slots another node has taken over.
     fn is_replaced(&self) -> bool {
         let is_away = self.has("fail") || self.has("fail?");
         is_away && self.has("master") && self.slots.is_empty()
     }
 
-    /// Returns the addresses of the node: by its name and by its number.
+    /// Returns the addresses of the node: by its name and by its IP address.
     fn addresses(&self, at: &Address) -> Vec<Address> {
         let Some(port) = self.port.parse().ok().filter(|port| *port > 0) else {
             return Vec::new();
@@ -111,15 +111,15 @@ impl<'a> Line<'a> {
     }
 }
 
-/// What a node knows of the others.
+/// The other nodes, as one node knows them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Nodes {
-    /// Where they are, those first that could take its slots over.
+    /// Their addresses. The node's own replicas come first, because they could take its slots over.
     pub others: Vec<Address>,
-    /// Its own replicas that are up, as most primaries say, and may be promoted: `host:port`.
+    /// The node's replicas that may be promoted, except those that most primaries report as failed: `host:port`.
     pub replicas: Vec<String>,
-    /// Number of nodes that could have its slots, up or down: the node, its replicas, and a primary that it may have replaced
-    /// with those that still follow that one.
+    /// Number of nodes that could have the node's slots, up or down: the node, its replicas, and a primary that it may have
+    /// replaced, with the replicas that still follow that primary.
     pub shard: usize,
 }
 
@@ -159,7 +159,7 @@ impl Nodes {
         nodes.shard = shard.len();
         nodes.others.append(&mut rest);
         nodes.others.truncate(MAX_NODES);
-        // An answer has room for a hundred thousand.
+        // An answer may list a hundred thousand.
         nodes.replicas.truncate(MOST_REPLICAS);
         nodes
     }
@@ -223,7 +223,7 @@ gg
                 tcp("10.0.0.5", 7005),
             ]
         );
-        // As ROLE names them.
+        // In the format of ROLE.
         assert_eq!(nodes.replicas, ["10.0.0.3:7003", "[::1]:7009"]);
     }
 
@@ -237,7 +237,7 @@ gg
             (&[][..], 1),
             (&["cc h:3@2 slave aa"], 2),
             (&["cc h:3@2 slave aa", "dd h:4@2 slave,fail aa"], 3),
-            // A replica that is never promoted, one of another shard, and one without an address.
+            // A replica that is never promoted, a replica of another shard, and a replica without an address.
             (&["cc h:3@2 slave,nofailover aa"], 1),
             (&["cc h:3@2 slave bb"], 1),
             (&["cc :0@0 slave,noaddr aa"], 1),
@@ -248,7 +248,7 @@ gg
             ),
             // All of its replicas follow the next primary.
             (&["pp h:5@2 master,fail -", replica], 2),
-            // A primary that isn't down was replaced by nobody.
+            // A primary that isn't down has not been replaced.
             (&["pp h:5@2 master,noaddr -", "qq h:6@2 slave pp"], 1),
             // A new primary, and its replica, wait for slots.
             (&["pp h:5@2 master -", "qq h:6@2 slave pp"], 1),

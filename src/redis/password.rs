@@ -1,4 +1,4 @@
-//! A password that is read from a file for each new connection, as it may change while a lock is held.
+//! A password in a file, which redlock reads again for each new connection, because it may change while a lock is held.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -12,9 +12,9 @@ use crate::reason::reason;
 /// A password that is read again for each connection: the first line of a file.
 pub struct FreshPassword {
     path: PathBuf,
-    /// The last one that was read.
+    /// The last password that was read.
     latest: Mutex<Option<String>>,
-    /// The server has accepted one, so a failure from then on may pass.
+    /// The server has accepted a password before, so a later failure may be temporary.
     accepted: AtomicBool,
 }
 
@@ -27,23 +27,23 @@ impl FreshPassword {
         }
     }
 
-    /// Returns the place of the password, in a sentence.
+    /// Returns the origin of the password, for a message.
     pub(super) fn origin(&self) -> String {
         format!("in the file {}", self.path.display())
     }
 
-    /// Returns the password as it was read last.
+    /// Returns the password that was read last.
     pub(super) fn password(&self) -> Option<String> {
         lock(&self.latest).clone()
     }
 
-    /// Reads the password as it is now. If that fails, the password of before is kept.
+    /// Reads the current password. If that fails, keeps the previous one.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`], and once the server has accepted one: [`ErrorKind::NotNow`].
+    /// [`ErrorKind::Config`], or [`ErrorKind::NotNow`] after the server has accepted a password.
     pub(super) fn read(&self) -> Result<(), Error> {
         let has_password = lock(&self.latest).is_some();
-        // A pipe gives its text once, and a file may be empty for a moment while it is written.
+        // A pipe gives its text only once, and a file may be empty for a moment while it is written.
         if has_password && !self.path.metadata().is_ok_and(|it| it.is_file()) {
             return Ok(());
         }
@@ -63,7 +63,8 @@ impl FreshPassword {
         self.accepted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the kind of an error about the password: this one at the start; later on the next password may be right.
+    /// Returns the kind of an error about the password: `at_start` until the server has accepted one. Later the next password
+    /// may be right.
     pub(super) fn kind(&self, at_start: ErrorKind) -> ErrorKind {
         if self.accepted.load(Ordering::Relaxed) {
             ErrorKind::NotNow
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(read(), "two");
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read(), "two");
-        // Nobody writes: to open it would wait for ever.
+        // Nobody writes to this pipe, so opening it would block forever.
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert_eq!(read(), "two");
     }

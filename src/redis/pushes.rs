@@ -1,5 +1,5 @@
-//! What a server pushes: messages on a channel, and that a key has changed. It does so where it speaks RESP3; with RESP2 a
-//! subscription changes what the connection may be used for, and its messages look like answers.
+//! Messages that a server pushes: on a channel, or about a changed key. redlock uses them only with RESP3: with RESP2 a
+//! subscription restricts the commands of the connection, and its messages look like answers.
 
 use std::sync::atomic::Ordering;
 
@@ -10,42 +10,43 @@ use super::reply::{field, lossy_text};
 use super::server::Part;
 use super::wire::{Expected, Push, Received, RequestId, Wire};
 
-/// The version of Redis from which on channels can belong to hash slots.
+/// First version of Redis whose channels can belong to hash slots.
 const SHARDED_SINCE: u32 = 7;
 
-/// The message by which another program looks whether anybody listens.
+/// The message by which another program checks whether anybody listens. Waiters ignore it.
 pub const PRESENCE_CHECK: &str = "hello";
 
-/// Whether the server speaks RESP3, in which messages differ from answers.
+/// State of the request for RESP3, in which messages differ from answers.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Resp3 {
-    /// It wasn't asked.
+    /// redlock hasn't asked yet.
     #[default]
     Unasked,
-    /// Asked, with this request.
+    /// redlock has asked, with this request.
     Asked(RequestId),
     Spoken,
     Unknown,
 }
 
-/// What a server may push over a connection, and what it has pushed that the caller hasn't heard of.
+/// The pushes that a server may send over a connection, and those that the caller hasn't read yet.
 #[derive(Default)]
 pub(super) struct Pushes {
     pub(super) resp3: Resp3,
-    /// Whether it is a node of a cluster, as far as it says that.
+    /// True for a node of a cluster, false for another server, `None` if the server doesn't say.
     pub(super) is_node: Option<bool>,
-    /// Channels belong to hash slots here, and a message stays on the slot's node.
+    /// True if channels belong to hash slots, so that a message stays on the slot's node.
     pub(super) sharded: bool,
-    /// The channel that was last asked for.
+    /// The channel that was requested last.
     pub(super) channel: Option<Vec<u8>>,
-    /// Pushes that came while redlock waited for an answer, and that the caller hasn't heard of yet.
+    /// Pushes that came while redlock waited for an answer, and that the caller hasn't read yet.
     pub(super) passed: Vec<Push>,
-    /// The server was asked to notify us of keys that change.
+    /// True if redlock has asked the server for notifications of changed keys.
     pub(super) tracking: bool,
 }
 
 impl Pushes {
-    /// Remembers a push that came while an answer was waited for. The content of a message can be asked.
+    /// Keeps a push that came while redlock waited for an answer. Drops the text of a message, because the caller can ask the
+    /// server for it.
     pub(super) fn remember(&mut self, received: Received) {
         let push = match received {
             Received::Push(Push::Message(_)) => Push::MessageMissed,
@@ -57,14 +58,14 @@ impl Pushes {
         }
     }
 
-    /// Takes in the answer to the request for RESP3.
+    /// Handles the answer to the request for RESP3.
     pub(super) fn hello(&mut self, part: Part, answer: &Value) {
-        // In RESP2 there are no maps.
+        // RESP2 has no maps.
         let spoken = matches!(answer, Value::Map(_));
         if part == Part::Node {
-            let said = |name| field(answer, name);
-            self.is_node = said("mode").map(|mode| mode == "cluster");
-            let version = said("version").unwrap_or_default();
+            let reported = |name| field(answer, name);
+            self.is_node = reported("mode").map(|mode| mode == "cluster");
+            let version = reported("version").unwrap_or_default();
             let major = version.split('.').next().unwrap_or_default().parse();
             self.sharded = spoken && major.is_ok_and(|major: u32| major >= SHARDED_SINCE);
         }
@@ -75,7 +76,7 @@ impl Pushes {
         };
     }
 
-    /// What the server pushes, if it is of interest.
+    /// Returns a push that interests a caller, if this is one.
     pub(super) fn pushed(
         wire: &mut Wire,
         kind: &PushKind,
@@ -94,7 +95,7 @@ impl Pushes {
                 }
                 Some(Push::Subscribed)
             }
-            // No message comes any more: the slot was moved to another node.
+            // The slot was moved to another node, so no more messages will come here.
             PushKind::SUnsubscribe => {
                 let message = format!(
                     "these keys were moved from {} to another node of the cluster",
@@ -108,7 +109,8 @@ impl Pushes {
         })
     }
 
-    /// Asks for RESP3 with what is sent next, unless that was done, or the server is known to close the connection then.
+    /// Adds a request for RESP3 to the next bytes to send, unless that was done, or the server is known to close the connection
+    /// then.
     pub(super) fn say_hello(&mut self, wire: &mut Wire) {
         let closes = &wire.server.past.closes_on_hello;
         if self.resp3 == Resp3::Unasked && !closes.load(Ordering::Relaxed) {
@@ -118,7 +120,7 @@ impl Pushes {
         }
     }
 
-    /// Adds the subscription to the channel, if the server speaks RESP3.
+    /// Adds the subscription to the channel, or a note that it was denied if the server doesn't speak RESP3.
     pub(super) fn subscribe(&mut self, wire: &mut Wire) {
         let name = if self.sharded {
             "SSUBSCRIBE"
@@ -131,10 +133,9 @@ impl Pushes {
         }
     }
 
-    /// Has the server notify us when another client changes one of these keys for the next time (client
-    /// tracking, RESP3). A server without tracking sends no notification. Only keys that are read here are
-    /// tracked: most of a script's keys are written all the time. The key's value isn't requested, as it
-    /// may be anything.
+    /// Has the server notify this client when another client changes one of these keys for the next time (client tracking,
+    /// RESP3). A server without tracking sends no notification. Only keys that are read here are tracked, because scripts
+    /// write most of their keys all the time. The request is EXISTS, because the key's value may be anything.
     pub(super) fn track_keys<'a>(
         &mut self,
         wire: &mut Wire,
@@ -155,10 +156,10 @@ impl Pushes {
         wire.send(wire.until())
     }
 
-    /// Tracks a key that the command before changes, and that has one of these values then.
+    /// Tracks a key that the previous command changes, and that has one of these values afterwards.
     pub(super) fn track_changed(wire: &mut Wire, key: &[u8], values: Vec<Vec<u8>>) {
         wire.ask(cmd("CLIENT").arg("CACHING").arg("YES"));
-        // Not all of it: it may be anything by now.
+        // Only the beginning of the value, which may be anything by now.
         let end = values.iter().map(Vec::len).max().unwrap_or_default();
         let beginning = cmd("GETRANGE").arg(key).arg(0).arg(end).clone();
         wire.add(&beginning, Expected::Value(values));

@@ -1,5 +1,5 @@
-//! Command lines of redis-cli that reach a server with the URL and certificates of the settings. Pure; no line
-//! contains a password: redis-cli asks for it.
+//! Command lines of redis-cli that reach a server with the URL and certificates of the settings. Pure. No line contains a
+//! password: redis-cli asks for it.
 
 use super::tls::TlsFiles;
 use super::url::Address;
@@ -14,14 +14,14 @@ pub struct RedisCli {
     tls: Vec<String>,
     /// The user of the settings; `None` for the default user.
     user: Option<String>,
-    /// redis-cli must ask for a password, also to log in as the default user.
+    /// redis-cli must ask for a password, even to log in as the default user.
     has_password: bool,
     /// The user of the settings is an administrator.
     is_admin: bool,
 }
 
 impl RedisCli {
-    /// Takes the default user for an administrator, and no other.
+    /// Assumes that only the default user is an administrator.
     pub(super) fn new(
         address: &Address,
         files: &TlsFiles,
@@ -43,12 +43,12 @@ impl RedisCli {
         }
     }
 
-    /// Returns the lines of a user who is an administrator, or isn't.
+    /// Sets whether the user of the settings is an administrator.
     pub fn of_admin(self, is_admin: bool) -> Self {
         Self { is_admin, ..self }
     }
 
-    /// Returns the lines for another server with the users of this one, at `host:port`.
+    /// Returns the lines for the server at `host:port`, with the user of this one.
     pub fn at(&self, address: &str) -> Self {
         let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
         let host = host.trim_matches(['[', ']']);
@@ -58,13 +58,13 @@ impl RedisCli {
         }
     }
 
-    /// Returns a line that asks as the user of the settings does.
+    /// Returns a command line with the user of the settings.
     pub fn line(&self, words: &[&str]) -> String {
         self.command(&self.place, true, words)
     }
 
-    /// Returns a line that has these commands run at some servers by an administrator: the user of the settings, if that is
-    /// one, otherwise the default user. Notes stand behind a `#`.
+    /// Returns a command line with which an administrator runs these commands on some servers. The user is the one of the
+    /// settings, if that is an administrator, otherwise the default user. Notes follow a `#`.
     pub fn admin_line(at: &[Self], commands: &[&[&str]], note: Option<&str>) -> String {
         let run = |at: &Self, words: &&[&str]| at.command(&at.place, at.is_admin, words);
         let lines = at

@@ -1,8 +1,7 @@
-//! Refusals and other errors that servers answer with, as messages for users: tables of sentences, and what no table can
-//! say.
+//! Errors of servers as messages for users: tables of sentences, and code for the cases that no table covers.
 //!
 //! Each row of a table has signs of an error, which are separated by `|`, and the sentence for the user. A sign is a part of
-//! the error's text; the code of an error ends with a space.
+//! the error's text. A sign that is an error code ends with a space.
 
 use redis::ServerError;
 
@@ -25,19 +24,18 @@ const REFUSALS: [&str; 3] = [
     "DENIED  → Redis at {server} is in protected mode, which admits only clients on its own host; set a password there (requirepass) and use it here (REDLOCK_PASSWORD_FILE)",
 ];
 
-/// Answers of a cluster's node for keys that it doesn't have, or doesn't have all of. Within a script, keys that have moved
-/// already are not local.
+/// Answers of a cluster node that lacks some or all of the keys. Within a script, keys that have already moved are "not local".
 const MOVING: [&str; 2] = [
     "MOVED  → {server} doesn't have these keys; another node of the cluster has them now: {node}",
     "ASK |TRYAGAIN |non local key → Redis at {server} is moving these keys to another node of its cluster; try again later",
 ];
 
-/// Answer of a cluster's node that knows no address of the node with the keys.
+/// Answer of a cluster node that knows no address of the node with the keys.
 const NAMELESS: [&str; 1] = [
     "MOVED  → another node of the cluster has these keys, but {server} doesn't name its host (\"{node}\"); set cluster-announce-hostname, or cluster-announce-ip, on that node",
 ];
 
-/// Errors of servers, or databases, that can't hold locks as they are used.
+/// Errors of servers or databases that can't hold locks as they are configured.
 const UNSUITABLE: [&str; 7] = [
     "CROSSSLOT  → Redis at {server} is a Redis Cluster, where all keys of redlock must be in one hash slot; use {scheme}-cluster://{server}, or a prefix with a hash tag, such as REDLOCK_PREFIX='{redlock}:', and the URL of the node that serves it",
     "MOVED  → Redis at {server} is a Redis Cluster, and {node} serves these keys; use {scheme}-cluster://{server}, or a prefix with a hash tag, such as REDLOCK_PREFIX='{redlock}:', and the URL of the node that serves it",
@@ -48,7 +46,7 @@ const UNSUITABLE: [&str; 7] = [
     "ERR unknown command |Unknown Redis command → {server} doesn't have the command {command}, which redlock needs; remove its rename-command line there, or use another server; for a sentinel, and for no other server, use {scheme}-sentinel://{server}/NAME",
 ];
 
-/// States that may pass.
+/// States that may be temporary.
 const NOT_READY: [&str; 9] = [
     "LOADING  → it is loading its data; try again later",
     "BUSY  → it is busy with another client's script; `{cli} SCRIPT KILL` ends that",
@@ -61,8 +59,8 @@ const NOT_READY: [&str; 9] = [
     "NOREPLICAS  → too few of its replicas are connected (min-replicas-to-write); start replicas, or lower min-replicas-to-write",
 ];
 
-/// Errors of proxies that can't reach their server, or get no answer from it: Envoy's sentences, and the system's from
-/// twemproxy. The request may have been carried out.
+/// Errors of proxies that can't reach their server, or get no answer from it: Envoy's sentences, and the operating system's
+/// from twemproxy. The server may have carried out the request.
 const BY_PROXIES: [&str; 1] = [
     "upstream failure|no upstream host|Connection refused|Connection timed out|Connection reset|No route to host|Host is |Network is  → the proxy at {server} can't reach its Redis: {why}",
 ];
@@ -73,11 +71,11 @@ struct Refusal<'a> {
     text: &'a str,
     all: &'a str,
     server: &'a Server,
-    /// Text of the script that was called, if it was one.
+    /// Text of the script, if the request was a call of a script.
     script: Option<&'a str>,
 }
 
-/// Returns the meaning of a server's error for a user; `call` if the error answers a call of a script.
+/// Returns a server's error as a message for a user. `call` is the failed call, if a script was called.
 pub fn from_server(error: &ServerError, server: &Server, call: Option<&Call>) -> Error {
     let all = format!("{} {}", error.code(), error.details().unwrap_or_default());
     // After an unknown AUTH the server repeats the password.
@@ -101,7 +99,7 @@ pub fn from_server(error: &ServerError, server: &Server, call: Option<&Call>) ->
 }
 
 impl Refusal<'_> {
-    /// Returns the error for a user, if it is a known one.
+    /// Returns the error for a user, if this is a known error.
     fn meaning(&self) -> Option<Error> {
         self.not_permitted()
             .or_else(|| self.refused())
@@ -119,7 +117,7 @@ impl Refusal<'_> {
         let mut rows = rows.iter().filter_map(|row| row.split_once(" → "));
         let (_, sentence) = rows.find(|(signs, _)| self.has(signs))?;
         let (server, text) = (self.server, self.text);
-        // The system's reason comes last.
+        // The operating system's reason comes last.
         let why = text.trim_end().rsplit(": ").next().unwrap_or_default();
         let why = why.strip_prefix("ERR ").unwrap_or(why);
         let node = text.split(' ').nth(2);
@@ -141,7 +139,7 @@ impl Refusal<'_> {
         Some(values.iter().fold(sentence.to_owned(), fill))
     }
 
-    /// Returns the error for a rule of the access list that is missing.
+    /// Returns the error for a missing ACL rule.
     fn not_permitted(&self) -> Option<Error> {
         let server = self.server;
         let signs = "NOPERM |user executing the script can't|ACL failure in script";
@@ -170,7 +168,7 @@ impl Refusal<'_> {
         Some(Error::new(ErrorKind::Refused, message))
     }
 
-    /// Returns the error of a cluster's node for keys that it doesn't have, or doesn't have all of.
+    /// Returns the error for a cluster node that lacks some or all of the keys.
     fn moving(&self) -> Option<Error> {
         let message = self.sentence(&MOVING)?;
         let redirect = self.text.split_once(' ');
@@ -182,17 +180,17 @@ impl Refusal<'_> {
                 return Some(Error::new(ErrorKind::Unreachable, message));
             }
             (true, Some(redirect)) => Cause::Moved(redirect),
-            // Redlock asks again, as after a lost answer.
+            // redlock asks again, as after a lost answer.
             (false, redirect) => Cause::Migrating(redirect),
         };
         Some(Error::new(ErrorKind::Moving, message).because(cause))
     }
 
-    /// Returns the error for a server, or a database, that can't hold locks as it is used.
+    /// Returns the error for a server or a database that can't hold locks as it is configured.
     fn unsuitable(&self) -> Option<Error> {
         let is_demoted = self.has("UNBLOCKED |WAIT cannot be used with replica");
         let kind = match self.server.part {
-            // A failover, while the server waited for its replicas. The request may have been carried out.
+            // A failover happened while the server waited for its replicas. The server may have carried out the request.
             Part::Primary | Part::Node if is_demoted => Some(ErrorKind::NoPrimary),
             Part::Node if self.has("not served") => Some(ErrorKind::NotNow),
             _ => None,
@@ -206,7 +204,7 @@ impl Refusal<'_> {
         Some(error)
     }
 
-    /// Returns the error for a state that may pass.
+    /// Returns the error for a state that may be temporary.
     fn not_ready(&self) -> Option<Error> {
         let server = self.server;
         let kind = match server.part {
@@ -226,36 +224,36 @@ impl Refusal<'_> {
     }
 }
 
-/// Returns true for the error by which a server turns a client away, whatever that asks.
+/// Returns true for the errors with which a server turns a client away, whatever the request.
 pub(super) fn is_turned_away(error: &ServerError) -> bool {
     let details = error.details().unwrap_or_default();
     error.code() == "DENIED" || details.starts_with("max number of clients")
 }
 
-/// Returns an error without the part that only the authors of a script need. Redis 7.0 adds that part behind the error, older
-/// servers in front of it.
-fn without_script(said: &str) -> &str {
-    let before_7 = said
+/// Returns an error without the part that only the authors of a script need. Redis 7.0 appends that part to the error, older
+/// servers put it in front.
+fn without_script(text: &str) -> &str {
+    let before_7 = text
         .strip_prefix("ERR Error running script")
         .and_then(|rest| rest.rsplit_once("@user_script:"));
     if let Some((_, rest)) = before_7 {
         let is_place = |c: char| c.is_ascii_digit() || matches!(c, ' ' | ':' | '-');
         return rest.trim_start_matches(is_place);
     }
-    said.split_once(" script: ").map_or(said, |(said, _)| said)
+    text.split_once(" script: ").map_or(text, |(text, _)| text)
 }
 
-/// Returns the error for a server, or a key, that can't hold locks as it is.
+/// Returns the error for a server or a key that can't hold locks as it is.
 fn for_doctor(message: String) -> Error {
     let mut error = Error::new(ErrorKind::Config, message);
     error.doctor_knows_more = true;
     error
 }
 
-/// The rule, if a server doesn't name the command.
+/// Placeholder for the rule, if the server doesn't name the command.
 const NAMED_BY_DOCTOR: &str = "the one that `redlock doctor` names";
 
-/// Returns the message for a key of another type: the lock's own `key`, or one beside it.
+/// Returns the message for a key of another type: the lock's own `key`, or a key that accompanies it.
 fn wrong_type(key: Option<&[u8]>, server: &Server) -> String {
     let key = String::from_utf8_lossy(key.unwrap_or(server.prefix.as_bytes()));
     let key = quoted(&key);
@@ -264,18 +262,18 @@ fn wrong_type(key: Option<&[u8]>, server: &Server) -> String {
     )
 }
 
-/// Returns what a user isn't permitted, and the rule that is missing, by the words of servers of all ages.
-fn missing_permission(said: &str, prefix: &str, script: Option<&str>) -> (String, Option<String>) {
+/// Returns the forbidden action and the missing rule, from the wording of old and new servers.
+fn missing_permission(text: &str, prefix: &str, script: Option<&str>) -> (String, Option<String>) {
     let (lock, beside) = key_starts(prefix);
-    if said.contains("channel") {
+    if text.contains("channel") {
         let rule = format!("&{beside}*");
         return ("use the channels of redlock".into(), Some(rule));
     }
-    if said.contains(" key") && !said.contains("keys *") {
+    if text.contains(" key") && !text.contains("keys *") {
         let what = format!("use the keys of redlock (prefix \"{prefix}\")");
         return (what, Some(format!("~{lock}* ~{beside}*")));
     }
-    let commands = commands(said, script);
+    let commands = commands(text, script);
     let names = commands.join(", ").to_uppercase();
     let rules = format!("+{}", commands.join(" +").to_lowercase());
     match commands.len() {
@@ -286,21 +284,21 @@ fn missing_permission(said: &str, prefix: &str, script: Option<&str>) -> (String
 }
 
 /// Returns the commands that an error is about. Redis before 7.2 names the line of a script instead of its command.
-fn commands<'a>(said: &'a str, script: Option<&'a str>) -> Vec<&'a str> {
+fn commands<'a>(text: &'a str, script: Option<&'a str>) -> Vec<&'a str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '|' | '-' | '_' | '.');
     let named = ["unknown command ", "the '"].iter().find_map(|start| {
-        let name = said.split_once(start)?.1.trim_start_matches(['\'', '`']);
+        let name = text.split_once(start)?.1.trim_start_matches(['\'', '`']);
         let name = name.split(|c| !is_part(c)).next()?;
         (1..50).contains(&name.len()).then(|| vec![name])
     });
-    let commands = named.or_else(|| commands_in_line(said, script?));
+    let commands = named.or_else(|| commands_in_line(text, script?));
     commands.unwrap_or_default()
 }
 
-/// Returns the commands in the line of a script that an error is about, as in `on @user_script:12.`: only those whose errors
-/// end the script, if there are any.
-fn commands_in_line<'a>(said: &str, script: &'a str) -> Option<Vec<&'a str>> {
-    let (_, number) = said.split_once("@user_script:")?;
+/// Returns the commands in the line of a script that an error names, as in `on @user_script:12.`. Prefers those whose errors
+/// end the script (`redis.call`).
+fn commands_in_line<'a>(text: &str, script: &'a str) -> Option<Vec<&'a str>> {
+    let (_, number) = text.split_once("@user_script:")?;
     let number = number.split(|c: char| !c.is_ascii_digit()).next()?;
     let number: usize = number.parse().ok()?;
     let line = script.lines().nth(number.checked_sub(1)?)?;
@@ -318,7 +316,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the meaning of an error of a server.
+    /// Returns a server's error as the user sees it.
     fn answer_of(server: &Server, error: &str) -> Error {
         let reply = format!("-{error}\r\n");
         match redis::parse_redis_value(reply.as_bytes()) {
@@ -329,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_a_user_may_not_do_is_named_with_the_rule_that_is_missing() {
-        for (said, what, rule) in [
+        for (text, what, rule) in [
             (
                 "NOPERM this user has no permissions to run the 'eval' command",
                 "run EVAL",
@@ -372,8 +370,8 @@ mod tests {
             ),
         ] {
             let rule = Some(rule.to_owned()).filter(|rule| !rule.is_empty());
-            let missing = missing_permission(said, "p:", None);
-            assert_eq!(missing, (what.into(), rule), "{said}");
+            let missing = missing_permission(text, "p:", None);
+            assert_eq!(missing, (what.into(), rule), "{text}");
         }
         let tagged = missing_permission("NOPERM No permissions to access a key", "{p}:", None).1;
         assert_eq!(tagged.as_deref(), Some("~{p}:* ~{p}*"));
@@ -382,25 +380,25 @@ mod tests {
     #[test]
     fn where_only_the_line_of_a_script_is_said_the_commands_of_that_line_are_named() {
         let script = "local a = KEYS[1]\nredis.pcall('TIME')\nif redis.call('HGET', a, 'x') then redis.call('SET', a, 1) end\nreturn redis.call('DEL', a)\n";
-        let said = |line: usize| {
-            let said = format!(
+        let missing = |line: usize| {
+            let text = format!(
                 "ERR The user executing the script can't run this command or subcommand script: 4ff, on @user_script:{line}."
             );
-            missing_permission(&said, "p:", Some(script))
+            missing_permission(&text, "p:", Some(script))
         };
         let names = |what: &str, rule: &str| (what.to_owned(), Some(rule.to_owned()));
-        assert_eq!(said(4), names("run DEL", "+del"));
+        assert_eq!(missing(4), names("run DEL", "+del"));
         let both = names("run one of HGET, SET", "+hget +set");
-        assert_eq!(said(3), both);
-        assert_eq!(said(2), names("run TIME", "+time"));
+        assert_eq!(missing(3), both);
+        assert_eq!(missing(2), names("run TIME", "+time"));
         for line in [0, 5] {
-            assert!(said(line).0.starts_with("run a command that"), "{line}");
+            assert!(missing(line).0.starts_with("run a command that"), "{line}");
         }
     }
 
     #[test]
     fn the_hash_and_the_line_of_a_script_are_left_out_on_either_side_of_an_error() {
-        for (said, error) in [
+        for (text, error) in [
             (
                 "ERR Error running script (call to f_4ff): @user_script:12: oops",
                 "oops",
@@ -419,7 +417,7 @@ mod tests {
                 "WRONGTYPE Operation against a key holding the wrong kind of value",
             ),
         ] {
-            assert_eq!(without_script(said), error);
+            assert_eq!(without_script(text), error);
         }
         let plain = "NOAUTH Authentication required.";
         assert_eq!(without_script(plain), plain);

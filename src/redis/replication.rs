@@ -1,8 +1,8 @@
-//! Replicas that have to have a grant or a renewal before it counts. A primary that fails takes with it
-//! what it hasn't passed on, and the replica that follows it knows nothing of that.
+//! Replicas that must confirm a grant or a renewal before it is valid. A primary that fails loses the writes that it hasn't
+//! sent to a replica, and the replica that follows it doesn't know them.
 //!
-//! `WAIT` tells how many replicas have what was written, not which; where that matters, `ROLE` before and
-//! after it tells how far the primary was, and how far each of them is.
+//! `WAIT` returns the number of replicas that have the write, but not their names. If the names matter, `ROLE` before and after
+//! `WAIT` gives the primary's offset and each replica's.
 
 use std::time::{Duration, Instant};
 
@@ -12,32 +12,32 @@ use super::reply::lossy_text;
 use super::url::with_port;
 use crate::duration;
 
-/// The replicas that have to have it.
+/// The replicas that must confirm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quorum {
     /// All that could follow the primary, and at least one.
     All,
-    /// This many, whichever.
+    /// This many of any replicas.
     AtLeast(u32),
 }
 
-/// What has to be replicated before it counts, and how long that may take.
+/// The required replicas, and their time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replication {
     pub quorum: Quorum,
     pub timeout: Duration,
 }
 
-/// Lifetime of a list that redlock gets again for each grant and each renewal: for connecting, and for what may be
-/// sent behind that. A replica that is added later could follow the primary without what is confirmed by that list.
+/// Lifetime of a list that redlock requests for each grant and each renewal: enough for connecting and the calls that follow. A
+/// replica that is added later could follow the primary without the writes that were confirmed by that list.
 const ROUND: Duration = Duration::from_secs(5);
 
-/// The replicas that could follow the primary at the other end of a connection, as they were listed last.
+/// The replicas that could follow the primary of a connection, as they were listed last.
 #[derive(Debug)]
 pub struct Listed {
-    /// Goal of the last list, however old that is.
+    /// Goal of the last list, however old the list is.
     pub(super) last: Goal,
-    /// End of the list's lifetime, unless that is the next list.
+    /// End of the list's lifetime. `None` if the list lasts until the next one.
     until: Option<Instant>,
 }
 
@@ -49,9 +49,9 @@ impl Default for Listed {
 }
 
 impl Listed {
-    /// Lists the replicas of a shard that are up, of as many nodes.
+    /// Lists the replicas of a shard that are up. `shard` is the number of its nodes, up or down.
     pub fn in_shard(replicas: Vec<String>, shard: usize) -> Self {
-        // Two parts of a shard, each with a primary, can't both have more than half of it.
+        // If a shard is split into two parts with a primary each, at most one part has more than half of the nodes.
         let last = if !replicas.is_empty() && replicas.len() < shard / 2 {
             Goal::None(format!(
                 "only {} of the {shard} nodes that could have its hash slot are up, and more than half of them must have the lock; start the others, or remove those that are gone for good (CLUSTER FORGET)",
@@ -63,13 +63,13 @@ impl Listed {
         Self { last, until: None }
     }
 
-    /// Sets a goal for what is sent next.
+    /// Sets the goal of the next calls.
     pub(super) fn for_a_round(last: Goal) -> Self {
         let until = Some(Instant::now() + ROUND);
         Self { last, until }
     }
 
-    /// Returns the goal of what is sent now.
+    /// Returns the goal of a call that is sent now.
     pub fn goal(&self, quorum: Quorum) -> Goal {
         match quorum {
             Quorum::AtLeast(number) => Goal::Number(number),
@@ -81,19 +81,19 @@ impl Listed {
     }
 }
 
-/// What to wait for.
+/// The replicas to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// So many replicas, whichever.
+    /// This many of any replicas.
     Number(u32),
-    /// Each of these, and at least one. That as many have it says nothing: others may be connected.
+    /// Each of these, and at least one. A count isn't enough, because other replicas may be connected.
     Each(Vec<String>),
-    /// Nothing can be waited for, and nothing counts; why.
+    /// No replicas, for this reason, so no write is valid.
     None(String),
 }
 
 impl Goal {
-    /// How many replicas.
+    /// Returns the number of replicas.
     pub(super) fn number(&self) -> u32 {
         match self {
             Self::Number(number) => *number,
@@ -102,25 +102,25 @@ impl Goal {
         }
     }
 
-    /// Whether it matters which replicas have it.
+    /// Returns true if particular replicas must confirm.
     pub(super) fn is_each(&self) -> bool {
         matches!(self, Self::Each(_))
     }
 
-    /// Whether all have what the primary had at `offset`, by what it says of them later.
+    /// Returns true if all replicas have the data up to the primary's `offset`, according to a later answer to `ROLE`.
     pub fn is_reached(&self, offset: u64, role: &Role) -> bool {
         let is_each = matches!(self, Self::Each(each) if !each.is_empty());
         is_each && self.missing(offset, role).is_empty()
     }
 
-    /// Whether one of them isn't connected, as far as the primary says that.
+    /// Returns true if a replica isn't connected, according to the primary.
     pub(super) fn lacks_one(&self, role: &Role) -> bool {
         let is_missing = |address: &String| role.position(address).is_none();
         matches!(self, Self::Each(each) if each.iter().any(is_missing))
     }
 
-    /// Those of the replicas that don't have all up to `offset`, and how far they are behind; the last one
-    /// first.
+    /// Describes the replicas that don't have all data up to `offset`, and how far they are behind. The one that is furthest
+    /// behind comes first.
     fn missing(&self, offset: u64, role: &Role) -> Vec<String> {
         let addresses: Vec<&String> = match self {
             Self::Number(_) => role.replicas.iter().map(|(address, _)| address).collect(),
@@ -145,8 +145,8 @@ impl Goal {
         behind.into_iter().map(in_words).collect()
     }
 
-    /// Why too few replicas have it, as the end of a sentence about the server; `offset` is how far it was
-    /// after what they are to have, where that is known.
+    /// Returns the reason why too few replicas have the write, as the end of a sentence about the server. `offset` is the
+    /// primary's after the write, if that is known.
     pub fn in_words(
         &self,
         acknowledged: u32,
@@ -177,7 +177,7 @@ impl Goal {
         let confirmed = if self.is_each() {
             number - missing.len()
         } else {
-            // More may have been written since, which those that have it don't have yet.
+            // The primary may have written more since, which the confirmed replicas don't have yet.
             (acknowledged as usize).min(number - 1)
         };
         let which: Vec<String> = missing.into_iter().take(number - confirmed).collect();
@@ -192,7 +192,8 @@ impl Goal {
         )
     }
 
-    /// Names a replica that is connected by another address than the list has, if a listed one isn't connected.
+    /// Returns a hint at a connected replica that isn't listed, if a listed one isn't connected: it may be the same replica
+    /// under another address.
     fn unlisted(&self, role: &Role) -> String {
         let Self::Each(each) = self else {
             return String::new();
@@ -213,32 +214,32 @@ impl Goal {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Role {
     pub offset: u64,
-    /// Each replica that is connected, and up to where it has confirmed. One that has connected again may be among them
-    /// twice, as the primary doesn't know yet that the old connection is gone.
+    /// Each connected replica, with the offset that it has confirmed. A replica that has connected again may be listed
+    /// twice, because the primary doesn't know yet that the old connection is gone.
     pub(super) replicas: Vec<(String, u64)>,
-    /// Replicas that copy the data before they are connected so, where that was asked.
+    /// Replicas that are still copying the data, if redlock has asked for them.
     pub(super) copying: Vec<String>,
 }
 
 impl Role {
-    /// All replicas that are connected; what only reads the stream has no port.
+    /// Returns the addresses of the connected replicas. A client that only reads the stream has port 0, and is left out.
     pub fn addresses(&self) -> Vec<String> {
         let addresses = self.replicas.iter().map(|(address, _)| address);
         let is_server = |address: &&String| !address.ends_with(":0");
         addresses.filter(is_server).cloned().collect()
     }
 
-    /// Up to where a replica has confirmed; `None` when it isn't connected.
+    /// Returns the offset that a replica has confirmed, or `None` if it isn't connected.
     fn position(&self, address: &str) -> Option<u64> {
-        let found = self.replicas.iter().filter(|(of, _)| of == address);
-        found.map(|(_, position)| *position).max()
+        let positions = self.replicas.iter().filter(|(of, _)| of == address);
+        positions.map(|(_, position)| *position).max()
     }
 
     fn is_copying(&self, address: &String) -> bool {
         self.position(address).is_none() && self.copying.contains(address)
     }
 
-    /// Reads of the section "replication" of `INFO` which replicas copy the data.
+    /// Adds the replicas that are copying the data, from the section "replication" of `INFO`.
     pub(super) fn note_copying(&mut self, info: &str) {
         for line in info.lines().filter(|line| line.starts_with("slave")) {
             let fields = line.split_once(':').map_or("", |(_, fields)| fields).trim();
@@ -255,7 +256,7 @@ impl Role {
         }
     }
 
-    /// Reads the answer; `None` for a server that isn't a primary.
+    /// Parses the answer. Returns `None` for a server that isn't a primary.
     pub fn parse(answer: &Value) -> Option<Self> {
         let [role, Value::Int(offset), Value::Array(replicas), ..] = answer.as_sequence()? else {
             return None;
@@ -298,13 +299,13 @@ mod tests {
     #[test]
     fn the_confirmation_of_one_replica_does_not_count_for_another() {
         let goal = each(&["a:1", "c:1"]);
-        // Another one is connected, and has it.
+        // Another replica is connected, and has the data.
         let behind = role(10, &[("a:1", 7), ("b:1", 10), ("c:1", 10)]);
         assert!(!goal.is_reached(10, &behind));
         assert!(!goal.is_reached(10, &role(10, &[("b:1", 10), ("c:1", 10)])));
         let all = role(12, &[("a:1", 10), ("b:1", 7), ("c:1", 11)]);
         assert!(goal.is_reached(10, &all));
-        // At least one.
+        // No replica isn't enough.
         assert!(!each(&[]).is_reached(10, &all));
     }
 
@@ -391,7 +392,7 @@ mod tests {
         let one = listed.goal(Quorum::AtLeast(1));
         assert_eq!(one, Goal::Number(1));
         assert_eq!((one.number(), one.is_each()), (1, false));
-        // A list of sentinels isn't valid for ever.
+        // A list of sentinels expires.
         let mut listed = Listed::for_a_round(each(&["a:1"]));
         assert_eq!(listed.goal(Quorum::All), each(&["a:1"]));
         listed.until = Some(Instant::now());

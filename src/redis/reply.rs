@@ -1,4 +1,4 @@
-//! The fields of replies: numbers within bounds, text, and the error for what is neither.
+//! The fields of replies: numbers within bounds, text, and the error for anything else.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use redis::Value;
 
 use super::error::{Error, ErrorKind, quoted};
 
-/// The largest whole number in a reply: above it, Lua's numbers have gaps. Microseconds since 1970 are below it until
-/// the year 2255, milliseconds for longer than that.
+/// Largest whole number in a reply. Above it, Lua's numbers have gaps. Microseconds since 1970 are below it until
+/// the year 2255, milliseconds for much longer.
 pub const MAX_EXACT_INT: u64 = 1 << 53;
 
 pub fn array(value: Value) -> Result<Vec<Value>, Error> {
@@ -17,7 +17,7 @@ pub fn array(value: Value) -> Result<Vec<Value>, Error> {
     }
 }
 
-/// The error for an answer of an unexpected form.
+/// Returns the error for an answer of an unexpected form.
 pub fn unexpected_reply(fields: &[Value]) -> Error {
     let shape = quoted(&fields.iter().map(shape).collect::<Vec<_>>().join(", ")).into_owned();
     Error::new(
@@ -26,7 +26,7 @@ pub fn unexpected_reply(fields: &[Value]) -> Error {
     )
 }
 
-/// A field as a message shows it: enough to see what was answered, and nothing that a client has stored.
+/// Returns a field as a message shows it: enough to debug the answer, without anything that a client has stored.
 fn shape(field: &Value) -> String {
     match field {
         Value::Nil => "nil".into(),
@@ -38,12 +38,12 @@ fn shape(field: &Value) -> String {
             "a collection".into()
         }
         Value::ServerError(_) => "an error".into(),
-        // The type is the crate's, and may grow.
+        // The crate may add kinds of values.
         _ => "another value".into(),
     }
 }
 
-/// A field's text; empty where there is none. Never fails: other clients' bytes may be anything.
+/// Returns a field's text, or an empty one if it isn't text. Never fails, because other clients' bytes may be anything.
 pub fn lossy_text(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -52,7 +52,7 @@ pub fn lossy_text(value: &Value) -> String {
     }
 }
 
-/// A whole number from 0 to `most`, whether it comes as one or as digits.
+/// Returns a whole number from 0 to `most`, from an integer or from digits.
 pub fn number_to(most: u64, value: &Value) -> Result<u64, Error> {
     let number = match value {
         Value::Int(number) => u64::try_from(*number).ok(),
@@ -68,23 +68,23 @@ pub fn number_to(most: u64, value: &Value) -> Result<u64, Error> {
         .ok_or_else(|| unexpected_reply(std::slice::from_ref(value)))
 }
 
-/// A fence, a ticket or a moment.
+/// Returns a fencing token, a ticket or a moment.
 pub fn number(value: &Value) -> Result<u64, Error> {
     number_to(MAX_EXACT_INT, value)
 }
 
-/// A count of holders, waiters and the like.
+/// Returns a number of holders, waiters and the like.
 pub fn count(value: &Value) -> Result<u32, Error> {
     let most = 1_000_000_000_u32;
     Ok(u32::try_from(number_to(most.into(), value)?).unwrap_or(most))
 }
 
-/// Whether something is so: 1 or 0.
+/// Returns a flag, which is 1 or 0.
 pub fn flag(value: &Value) -> Result<bool, Error> {
     Ok(number_to(1, value)? == 1)
 }
 
-/// A remaining time as PTTL gives it; `None` for a key without expiry. It may be another client's key.
+/// Returns a remaining time in the format of PTTL, or `None` for a key without expiry. The key may be another client's.
 pub fn milliseconds(value: &Value) -> Result<Option<Duration>, Error> {
     match value {
         Value::Int(-1) => Ok(None),
@@ -95,7 +95,7 @@ pub fn milliseconds(value: &Value) -> Result<Option<Duration>, Error> {
     }
 }
 
-/// Text that may be absent.
+/// Returns text that may be absent.
 pub fn some_text(value: &Value) -> Result<Option<&[u8]>, Error> {
     match value {
         Value::Nil => Ok(None),
@@ -104,7 +104,7 @@ pub fn some_text(value: &Value) -> Result<Option<&[u8]>, Error> {
     }
 }
 
-/// Returns a named field of an answer: of a map, or of names and values in turn.
+/// Returns a named field of an answer, which is a map or a list of alternating names and values.
 pub fn field(answer: &Value, name: &str) -> Option<String> {
     let is_it = |key: &Value| lossy_text(key) == name;
     match answer {
@@ -165,11 +165,11 @@ mod tests {
         ];
         let error = unexpected_reply(&answer);
         assert_eq!(error.kind, ErrorKind::Unreachable);
-        let said = error.to_string();
+        let message = error.to_string();
         let expected =
             "[nil, 5, 6 bytes, 2 fields, a word, a word, a collection, another value, an error]";
-        assert!(said.contains(expected), "{said}");
-        assert!(!said.contains("secret"), "{said}");
+        assert!(message.contains(expected), "{message}");
+        assert!(!message.contains("secret"), "{message}");
         assert!(array(Value::Int(1)).is_err());
         assert_eq!(array(Value::Array(Vec::new())).unwrap(), []);
     }

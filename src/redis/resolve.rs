@@ -1,4 +1,4 @@
-//! The addresses of a host, within a time limit that the C library doesn't have.
+//! Looks up the addresses of a host, with a time limit, which the C library doesn't have.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
@@ -10,9 +10,9 @@ use super::in_thread;
 use super::stream::left;
 use crate::sys::look_up;
 
-/// Returns the addresses of a host. Each lookup has a thread, which may outlive this. Some name servers fail, or are silent, if
-/// they are asked for IPv6 addresses or for IPv4 ones, and musl then finds none at all: so either are also looked up alone, if both
-/// together fail or take a while.
+/// Returns the addresses of a host. Each lookup has its own thread, which may outlive this call. Some name servers fail or stay
+/// silent if they are asked for both IPv4 and IPv6 addresses, and musl then finds none. So redlock also looks up each family
+/// alone, if the lookup of both fails or takes a while.
 pub(super) fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![(address, port).into()]);
@@ -43,7 +43,7 @@ pub(super) fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<S
     result
 }
 
-/// Returns the addresses of a host in `/etc/hosts`, if it is there: musl finds only names in the same case.
+/// Returns the addresses of a host in `/etc/hosts`, if it is there. musl itself finds only names in the same case.
 fn in_hosts_file(host: &str, port: u16) -> Option<Vec<SocketAddr>> {
     let file = BufReader::new(File::open("/etc/hosts").ok()?);
     let of_host = |line: Vec<u8>| {

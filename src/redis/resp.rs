@@ -1,68 +1,67 @@
-//! Replies of the Redis protocol, cut out of a stream of bytes. Pure.
+//! A parser of the Redis protocol's replies, for a stream of bytes. Pure.
 //!
-//! What comes in may be anything: a proxy in between, a server that is broken, or one that lies. So
-//! each reply has a limit of its size and depth, which is checked before anything is stored, and no
-//! byte is looked at twice however small the pieces are in which a reply comes. After a violation
-//! nothing more in that stream can be trusted, and no more replies are read.
+//! The input may be anything: from a proxy in between, or from a server that is broken or malicious. So each reply has a
+//! limit of its size and depth, which is checked before anything is stored. The parser reads each byte only once, however
+//! small the pieces in which a reply comes. After a violation it doesn't trust the rest of the stream, and returns no more
+//! replies.
 //!
-//! The redis crate's parser finds out what the processor can do before it reads its first byte, and
-//! on a virtual machine that takes longer than Redis does. It is asked about errors and rare kinds of
-//! reply alone.
+//! The redis crate's parser detects the processor's features before its first byte, and on a virtual machine that takes longer
+//! than Redis itself. So this module uses it only for errors and rare kinds of replies.
 
 use redis::{PushKind, Value};
 
-/// How deep replies nest: ours have lists in lists in a list.
+/// Deepest nesting of replies. redlock's own nest three lists.
 const DEEPEST: usize = 8;
 
-/// What a value weighs beside its text, so that many small ones count for what they take up here: as
-/// they come, as what is read of them, and as what is written of that.
+/// Weight of a value in addition to its text, in bytes, so that many small values count with the memory that they use: as
+/// input, as parsed values, and as output.
 const WEIGHT: usize = 192;
 
-/// Why no more replies can be read.
+/// Reason why no more replies can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// What came is not the protocol: its beginning.
+    /// The input isn't the protocol. Contains its beginning.
     Noise(String),
-    /// A reply was larger than its limit.
+    /// A reply exceeds its size limit.
     TooLarge,
-    /// A reply nested deeper than any of ours.
+    /// A reply is nested deeper than any of redlock's.
     TooDeep,
 }
 
-/// A list that is under way.
+/// An incomplete list.
 struct List {
-    /// Its first byte in the protocol.
+    /// First byte of the list in the protocol.
     kind: u8,
     values: Vec<Value>,
     missing: usize,
 }
 
-/// A text that is under way, with the end of line behind it.
+/// An incomplete text, with its end of line.
 struct Text {
     kind: u8,
     bytes: Vec<u8>,
     missing: usize,
 }
 
-/// The replies in a stream of bytes.
+/// A parser of the replies in a stream of bytes.
 #[derive(Default)]
 pub struct Replies {
     bytes: Vec<u8>,
-    /// Where the bytes begin that aren't part of a value yet.
+    /// Position of the first byte that isn't part of a value yet.
     at: usize,
-    /// Up to here there is no end of line.
+    /// Position up to which there is no end of line.
     looked: usize,
     lists: Vec<List>,
     text: Option<Text>,
-    /// What the reply that is under way weighs so far.
+    /// Weight of the incomplete reply so far.
     weight: usize,
-    /// What the last reply weighed.
+    /// Weight of the last reply.
     last: usize,
     broken: Option<Broken>,
 }
 
 impl Replies {
-    /// Takes in what was read.
+    /// Adds input.
     pub fn add(&mut self, bytes: &[u8]) {
         if let Some(text) = &mut self.text
             && self.at == self.bytes.len()
@@ -80,17 +79,17 @@ impl Replies {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// What has come and isn't part of a reply.
+    /// Returns the input that isn't part of a reply yet.
     pub(super) fn unread(&self) -> &[u8] {
         &self.bytes[self.at.min(self.bytes.len())..]
     }
 
-    /// What the last reply weighed, in bytes.
+    /// Returns the weight of the last reply, in bytes.
     pub fn last_weight(&self) -> usize {
         self.last
     }
 
-    /// The next reply; `None` while it isn't complete. It may weigh at most `limit`.
+    /// Returns the next reply, or `None` if it isn't complete. A reply may weigh at most `limit`.
     pub fn next(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
@@ -117,7 +116,7 @@ impl Replies {
         }
     }
 
-    /// Reads the line that a value begins with, and the value where that is all.
+    /// Reads the first line of a value, and the value if that line is all of it.
     fn item(&mut self, limit: usize) -> Result<Item, Broken> {
         let Some((start, end)) = self.line(limit)? else {
             return Ok(Item::Incomplete);
@@ -137,7 +136,7 @@ impl Replies {
                 let size = number.and_then(|size| usize::try_from(size).ok());
                 let size = size.ok_or_else(noise)?;
                 self.weigh(size, limit)?;
-                // Memory that nothing was written to isn't there yet.
+                // Memory without writes isn't allocated yet, so a large promised size costs nothing.
                 let bytes = Vec::with_capacity(size + 2);
                 self.text = Some(Text {
                     kind,
@@ -178,7 +177,7 @@ impl Replies {
         Ok(Item::Value(value))
     }
 
-    /// Takes what is there of a text.
+    /// Reads the available part of a text.
     fn go_on_with(&mut self, mut text: Text) -> Result<Item, Broken> {
         let there = text.missing.min(self.bytes.len() - self.at);
         let end = self.at + there;
@@ -195,19 +194,19 @@ impl Replies {
         text.bytes.truncate(text.bytes.len() - 2);
         Ok(Item::Value(match text.kind {
             b'$' => Value::BulkString(text.bytes),
-            // An error of several lines is one of one line to us.
+            // redlock treats an error of several lines as one line.
             b'!' => {
-                let said = String::from_utf8_lossy(&text.bytes).replace(['\r', '\n'], " ");
-                rare(format!("-{said}").as_bytes())?
+                let line = String::from_utf8_lossy(&text.bytes).replace(['\r', '\n'], " ");
+                rare(format!("-{line}").as_bytes())?
             }
-            // The first four say what kind of text it is.
+            // The first four bytes are the kind of text.
             _ => Value::SimpleString(
                 String::from_utf8_lossy(text.bytes.get(4..).unwrap_or_default()).into_owned(),
             ),
         }))
     }
 
-    /// Puts a value where it belongs; the reply, if it is complete with it.
+    /// Adds a value to its list. Returns the reply if it is complete now.
     fn put(&mut self, mut value: Value) -> Result<Option<Value>, Broken> {
         while let Some(mut list) = self.lists.pop() {
             list.values.push(value);
@@ -221,10 +220,10 @@ impl Replies {
         Ok(Some(value))
     }
 
-    /// The next line without its end, as a range; it is passed over.
+    /// Returns the next line without its end, as a range, and moves past it.
     fn line(&mut self, limit: usize) -> Result<Option<(usize, usize)>, Broken> {
         let from = self.looked.max(self.at);
-        let Some(found) = self.bytes[from..].iter().position(|&byte| byte == b'\n') else {
+        let Some(length) = self.bytes[from..].iter().position(|&byte| byte == b'\n') else {
             self.looked = self.bytes.len();
             let pending = self.bytes.len() - self.at;
             if self.weight + pending > limit {
@@ -232,7 +231,7 @@ impl Replies {
             }
             return Ok(None);
         };
-        let (start, end) = (self.at, from + found);
+        let (start, end) = (self.at, from + length);
         self.at = end + 1;
         self.looked = self.at;
         match self.bytes[start..end].strip_suffix(b"\r") {
@@ -250,16 +249,16 @@ impl Replies {
     }
 }
 
-/// What a line was.
+/// The result of reading a line.
 enum Item {
     Value(Value),
     /// The beginning of a list or a text.
     Opened,
-    /// It isn't there yet.
+    /// An incomplete line or text.
     Incomplete,
 }
 
-/// A list that is complete.
+/// Returns a complete list as a value.
 fn closed(list: List) -> Result<Value, Broken> {
     let mut values = list.values;
     Ok(match list.kind {
@@ -292,12 +291,12 @@ fn closed(list: List) -> Result<Value, Broken> {
     })
 }
 
-/// What the crate makes of a line.
+/// Has the crate parse a line.
 fn rare(line: &[u8]) -> Result<Value, Broken> {
     redis::parse_redis_value(&[line, b"\r\n"].concat()).map_err(|_| Broken::Noise(beginning(line)))
 }
 
-/// As much of what came as a message can quote.
+/// Returns the beginning of the input, as long as a message can quote it.
 fn beginning(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned()
 }
@@ -362,15 +361,15 @@ mod tests {
         let stream = REPLIES.concat().into_bytes();
         for size in [1, 2, 3, 7, 50, stream.len()] {
             let mut replies = Replies::default();
-            let mut found = Vec::new();
+            let mut values = Vec::new();
             for piece in stream.chunks(size) {
                 replies.add(piece);
                 while let Some(value) = replies.next(MANY).unwrap() {
-                    found.push(value);
+                    values.push(value);
                 }
             }
             let right = REPLIES.map(|reply| redis::parse_redis_value(reply.as_bytes()).unwrap());
-            assert_eq!(found, right, "in pieces of {size}");
+            assert_eq!(values, right, "in pieces of {size}");
         }
     }
 
@@ -449,7 +448,7 @@ mod tests {
                 "{large:?}"
             );
         }
-        // What a reply weighs is just enough for it.
+        // A limit of exactly its weight is enough for a reply.
         for reply in REPLIES {
             let mut replies = Replies::default();
             replies.add(reply.as_bytes());
@@ -459,14 +458,14 @@ mod tests {
             let less = next(reply.as_bytes(), weight - 1);
             assert_eq!(less, Err(Broken::TooLarge), "{reply:?}");
         }
-        // Nor does a line that is under way count for more than it is.
+        // An incomplete line weighs no more than its length.
         let mut replies = Replies::default();
         replies.add((":1\r\n".repeat(240) + "+x").as_bytes());
         for _ in 0..240 {
             assert!(matches!(replies.next(1000), Ok(Some(_))));
         }
         assert_eq!(replies.next(1000), Ok(None));
-        // Each reply counts by itself.
+        // Each reply is weighed by itself.
         let many = long(500).repeat(100);
         let mut replies = Replies::default();
         replies.add(many.as_bytes());

@@ -1,11 +1,11 @@
-//! The primary as sentinels know it.
+//! Finds the primary through its sentinels.
 //!
-//! A sentinel that is cut off, or was reset, or made anew, or lies, answers as if nothing had happened, and so does a server
-//! that was demoted. So redlock asks all sentinels of the URL each time ([`Poll`]), and connects to the server that more than
-//! half of them name, if that server reports itself primary (`ROLE`). Any two such majorities share a sentinel.
+//! A sentinel that is cut off, reset, recreated or malicious answers as if nothing had happened, and so does a demoted primary.
+//! So redlock asks all sentinels of the URL each time ([`Poll`]). redlock then connects to the server that more than half of
+//! them name, if that server reports itself primary (`ROLE`). Any two such majorities share a sentinel.
 //!
-//! `REDLOCK_SYNC=all` counts the sentinels, too, that the URL doesn't name: their majority also says which replicas there
-//! are, and is needed for each grant and each renewal.
+//! `REDLOCK_SYNC=all` also counts sentinels that the URL doesn't name. Their majority lists the replicas, too, and redlock
+//! needs it for each grant and each renewal.
 
 mod answer;
 mod heard;
@@ -36,9 +36,9 @@ use super::{left, lock};
 /// The sentinels of a URL, and the name under which they know the primary.
 pub struct Sentinels {
     heard: Arc<Heard>,
-    /// The one to ask next.
+    /// Number of the sentinel to ask next.
     turn: AtomicUsize,
-    /// Where the primary should have been, when it couldn't be reached last.
+    /// Address of the primary, if the last attempt to reach it failed.
     failed: Mutex<Option<Address>>,
 }
 
@@ -51,8 +51,8 @@ impl Sentinels {
         }
     }
 
-    /// Returns the error for a primary that is known to be away without asking all sentinels: many clients may wait for a
-    /// primary, and its sentinels must replace it meanwhile.
+    /// Returns the error for a primary that is still away, without asking all sentinels: many clients may wait for a primary,
+    /// and its sentinels need their time to replace it.
     fn is_still_away(&self, search: &Search) -> Option<Error> {
         let failed = lock(&self.failed).clone()?;
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl Sentinels {
         if answer.address != failed {
             return None;
         }
-        // Any answer will do. One sentinel alone has named the server, so it is shown no password.
+        // Any answer is enough. Only one sentinel has named the server, so redlock sends no password.
         let mut server = search.last.at(failed);
         (server.login, server.database) = (Login::default(), 0);
         server.fresh_password = None;
@@ -75,7 +75,7 @@ impl Sentinels {
         is_away.then(|| self.unreachable(&answer.by, &error, &server))
     }
 
-    /// Asks all sentinels at once for the primary, with `names_each` also for its replicas, and returns the answer of most.
+    /// Asks all sentinels at once for the primary, and for its replicas if `names_each`. Returns the answer of the majority.
     fn agreed(&self, names_each: bool, within: Duration) -> Result<Agreed, Error> {
         let about = if names_each {
             About::Replicas
@@ -94,7 +94,7 @@ impl Sentinels {
         poll.wait().ok_or_else(|| poll.error(&self.heard.primary))
     }
 
-    /// Connects to the server that sentinels take for the primary, if it agrees.
+    /// Connects to the server that sentinels name, if it reports itself primary.
     fn connect(&self, agreed: Agreed, search: &Search) -> Result<Connection, Error> {
         let server = Arc::new(search.last.at(agreed.address.clone()));
         *lock(&self.failed) = Some(agreed.address.clone());
@@ -121,8 +121,8 @@ impl Sentinels {
         Ok(connection)
     }
 
-    /// Returns an address that sentinels name by its number with the name that a host of the URL has: a certificate usually
-    /// has names alone.
+    /// Replaces the IP address that sentinels name by the host name of the URL that resolves to it, because a certificate
+    /// usually has only names.
     fn named(&self, address: &Address, until: Instant) -> Option<Address> {
         let Address::Tcp { host, port, tls } = address else {
             return None;
@@ -140,8 +140,8 @@ impl Sentinels {
         Some(Address::Tcp { host, port, tls })
     }
 
-    /// Returns the error for a primary that can't be reached. An address that sentinels announce may be replaced by a better one,
-    /// so it is never final for a run that had reached Redis before.
+    /// Returns the error for a primary that can't be reached. Sentinels may correct an address that they announce, so a wrong
+    /// one isn't final for a run that has reached Redis before.
     fn unreachable(&self, by: &str, error: &Error, server: &Server) -> Error {
         let is_tls = error.has_cause(Cause::Tls);
         let kind = match error.kind {
@@ -150,7 +150,7 @@ impl Sentinels {
             other => other,
         };
         let has_number = server.address.host().parse::<IpAddr>().is_ok();
-        // Elsewhere it may be an address that only its own network has.
+        // If not, the address may be one that only the servers' own network has.
         let hint = if is_tls && has_number {
             "; or have the sentinels name hosts: `sentinel resolve-hostnames yes`, `sentinel announce-hostnames yes`, and replica-announce-ip NAME on each server"
         } else if kind == ErrorKind::NoPrimary {

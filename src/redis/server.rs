@@ -1,4 +1,4 @@
-//! One Redis server: its address, redlock's credentials there, and the way to it.
+//! A Redis server: its address, redlock's credentials there, and connections to it.
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
@@ -24,23 +24,23 @@ use super::{left, lock};
 use crate::reason::reason;
 use crate::sys::poll;
 
-/// Time for a server that closes the connection at once to answer as one with TLS does.
+/// Time for a server that has closed a connection at once to show that it expects TLS.
 const TLS_WITHIN: Duration = Duration::from_millis(500);
 
-/// What a server is to us.
+/// Role of a server in its deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The only one.
+    /// The only server.
     Only,
-    /// One of those that know the primary.
+    /// A sentinel, which knows the primary.
     Sentinel,
-    /// The primary, by what they say.
+    /// The primary that the sentinels name.
     Primary,
-    /// One of the nodes of a cluster.
+    /// A node of a cluster.
     Node,
 }
 
-/// A server and our credentials there. Its `Display` never shows a password.
+/// A server and redlock's credentials there. Its `Display` never shows a password.
 #[derive(Clone)]
 pub struct Server {
     pub address: Address,
@@ -48,16 +48,16 @@ pub struct Server {
     pub database: i64,
     pub login: Login,
     tls: TlsFiles,
-    /// The longest that connecting, and each answer, may take.
+    /// Time limit for connecting, and for each answer.
     pub timeout: Duration,
     origin: UrlOrigin,
-    /// Instead of a password in the URL: one that is read for each new connection.
+    /// A password that is read for each new connection, instead of one in the URL.
     pub(super) fresh_password: Option<Arc<FreshPassword>>,
-    /// What all keys begin with, for messages about permissions.
+    /// Prefix of all keys, for messages about permissions.
     pub prefix: String,
-    /// It has answered this process, or another one of the same URL has.
+    /// True if this server, or another one of the same URL, has answered this process.
     reached: Arc<AtomicBool>,
-    /// Other nodes of the same cluster, as far as one of them has said.
+    /// Other nodes of the same cluster, if one of them has listed them.
     pub(super) nodes: Arc<Mutex<Vec<Address>>>,
     pub(super) past: Arc<Past>,
 }
@@ -65,18 +65,18 @@ pub struct Server {
 /// Knowledge of this process about an address.
 #[derive(Debug, Default)]
 pub(super) struct Past {
-    /// The shortest time that the answer to a call has taken.
+    /// Shortest round trip of a call.
     round_trip: Mutex<Option<Duration>>,
     /// Address of the last connection over TCP.
     last_address: Mutex<Option<SocketAddr>>,
-    /// The server said that it is a replica.
+    /// True if the server reported itself a replica.
     is_replica: AtomicBool,
-    /// The server closes the connection at a request for RESP3, as some proxies do. So there is one such request.
+    /// True if the server closes the connection at a request for RESP3, as some proxies do. redlock then doesn't send it again.
     pub(super) closes_on_hello: AtomicBool,
 }
 
 impl Server {
-    /// A server that wasn't reached yet.
+    /// Returns a server that hasn't been reached yet.
     pub fn new(
         (address, part): (Address, Part),
         (login, database): (Login, i64),
@@ -101,7 +101,7 @@ impl Server {
         }
     }
 
-    /// Another server of the same URL, with the same credentials.
+    /// Returns another server of the same URL, with the same credentials.
     pub(super) fn at(&self, address: Address) -> Self {
         let mut server = self.clone();
         if address != self.address {
@@ -111,7 +111,7 @@ impl Server {
         server
     }
 
-    /// What it is, and where.
+    /// Returns the kind and address of the server, for messages.
     fn title(&self) -> String {
         match self.part {
             Part::Sentinel => format!("the sentinel at {self}"),
@@ -119,13 +119,13 @@ impl Server {
         }
     }
 
-    /// Whether there is a user in the URL, and no password anywhere. It may be the password itself, as of a
+    /// Returns true if the URL has a user, and there is no password anywhere. The user name may be the password itself, as in
     /// `redis://PASSWORD@host`.
     pub fn has_only_user(&self) -> bool {
         self.login.username.is_some() && !self.has_password()
     }
 
-    /// The user, as far as others may see it.
+    /// Returns the user name, or asterisks if it may be a password.
     pub fn shown_user(&self) -> Option<&str> {
         if self.has_only_user() {
             return Some("***");
@@ -133,13 +133,13 @@ impl Server {
         self.login.username.as_deref()
     }
 
-    /// Who we are there, in a sentence.
+    /// Returns redlock's user there, for a message.
     pub(super) fn user(&self) -> String {
         let user = self.shown_user().map(|user| format!("user \"{user}\""));
         user.unwrap_or_else(|| "the default user".into())
     }
 
-    /// Where the password was given, in a sentence.
+    /// Returns the origin of the password, for a message.
     pub(super) fn password_origin(&self) -> String {
         match &self.fresh_password {
             Some(password) => password.origin(),
@@ -147,7 +147,7 @@ impl Server {
         }
     }
 
-    /// Returns the message for a password that the server doesn't take.
+    /// Returns the message for a password that the server doesn't accept.
     pub(super) fn wrong_password(&self) -> String {
         let title = self.title();
         if self.has_only_user() {
@@ -167,28 +167,28 @@ impl Server {
         format!("{title} refused {user}: the password {origin} is wrong{or}")
     }
 
-    /// It has answered a question of ours.
+    /// Notes that the server has answered.
     pub(super) fn note_answer(&self) {
         self.reached.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has answered this process.
+    /// Returns true if this server, or another one of the same URL, has answered this process.
     pub fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Relaxed)
     }
 
-    /// The answer to a call took this long.
+    /// Notes the duration of a call.
     pub(super) fn note_round_trip(&self, took: Duration) {
         let mut shortest = lock(&self.past.round_trip);
         *shortest = Some(shortest.map_or(took, |before| before.min(took)));
     }
 
-    /// Returns the shortest time that the answer to a call has taken: that of a way there and back. Zero if none has come.
+    /// Returns the shortest duration of a call, which is close to the network's round trip. Zero before the first answer.
     pub fn round_trip(&self) -> Duration {
         lock(&self.past.round_trip).unwrap_or_default()
     }
 
-    /// Notes the role by which the server answers `ROLE`.
+    /// Notes the role in the server's answer to `ROLE`.
     pub(super) fn note_role(&self, answer: &Value) {
         if let Some(role) = answer.as_sequence().and_then(<[Value]>::first) {
             let is_replica = lossy_text(role) == "slave";
@@ -206,12 +206,12 @@ impl Server {
         Error::new(ErrorKind::Replica, message)
     }
 
-    /// Whether it said that it is a replica.
+    /// Returns true if the server reported itself a replica.
     pub fn is_replica(&self) -> bool {
         self.past.is_replica.load(Ordering::Relaxed)
     }
 
-    /// Shares a password that is read for each connection, if there is one.
+    /// Sets the password that is read for each connection, if there is one.
     pub(super) fn set_fresh_password(&mut self, password: Option<Arc<FreshPassword>>) {
         if password.is_some() {
             self.login.password = None;
@@ -236,7 +236,7 @@ impl Server {
     pub(super) fn login(&self) -> Vec<Cmd> {
         let mut commands = Vec::new();
         let (username, password) = (self.login.username.as_deref(), self.password());
-        // There are users without a password.
+        // Some users have no password.
         if username.is_some() || password.is_some() {
             let password = password.unwrap_or_default();
             commands.push(cmd("AUTH").arg(username).arg(password).clone());
@@ -253,14 +253,15 @@ impl Server {
         !is_encrypted && self.has_password()
     }
 
-    /// How redis-cli reaches it. A user without a password may be the password itself, and isn't shown.
+    /// Returns the redis-cli command lines for this server. Leaves out a user without a password, because the name may be the
+    /// password itself.
     pub fn redis_cli(&self) -> RedisCli {
         let user = self.login.username.clone().filter(|_| self.has_password());
         let asks = self.has_password() || self.login.username.is_some();
         RedisCli::new(&self.address, &self.tls, user, asks)
     }
 
-    /// Connects until this moment at the latest; no command has been sent yet.
+    /// Connects until this moment at the latest. Sends no command.
     pub(super) fn open(&self, until: Instant) -> Result<Stream, Error> {
         match &self.address {
             Address::Unix(path) => {
@@ -276,11 +277,11 @@ impl Server {
         }
     }
 
-    /// Sends a few commands over a separate connection, without waiting for replies: a server that is late carries them
-    /// out when it comes to them.
+    /// Sends a few commands over a separate connection, without waiting for replies: a slow server executes them when it
+    /// gets to them.
     ///
     /// # Errors
-    /// If there is no connection by then. A handshake of TLS needs a server that replies.
+    /// If there is no connection by then. A TLS handshake needs a server that replies.
     pub fn send_without_reply(&self, commands: &[Cmd], until: Instant) -> Result<(), Error> {
         let mut stream = self.open(until)?;
         let login = self.login();
@@ -290,13 +291,14 @@ impl Server {
         sent.map_err(|error| self.unreachable_error(&error))
     }
 
-    /// Connects to the first address of a host that answers. The address that last worked comes last: the name server
-    /// may fail, or name other addresses, while a job needs its lock renewed there.
+    /// Connects to the first address of a host that answers. If the lookup fails, uses the address that worked last, because
+    /// the name server may be down while a job needs its lock renewed.
     fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
         let last = *lock(&self.past.last_address);
         let share = if last.is_some() { 2 } else { 1 };
         let resolved = resolve(host, port, Instant::now() + left(until) / share);
-        // A name that has moved names another server, which alone may grant a lock.
+        // If the lookup succeeds, the old address isn't tried: the name may have moved to another server, which alone may grant
+        // locks.
         let addresses = resolved.or_else(|error| match last {
             Some(last) => Ok(vec![last]),
             None => Err(self.unknown_host(host, &error)),
@@ -348,7 +350,7 @@ impl Server {
         matches!(answer(), Some([b'+' | b'-']))
     }
 
-    /// Returns `rediss` if this server is reached over TLS, otherwise `redis`: schemes of URLs begin so.
+    /// Returns `rediss` if this server is reached over TLS, otherwise `redis`. The schemes of URLs begin with it.
     pub fn scheme(&self) -> &'static str {
         if self.address.has_tls() {
             "rediss"
@@ -370,14 +372,14 @@ impl Server {
         ))
     }
 
-    /// The error for what isn't a Redis server: what it said.
-    pub(super) fn is_no_redis(&self, said: &str) -> Error {
-        let message = format!("{self} does not speak the Redis protocol: it said {said:?}");
+    /// Returns the error for something that isn't a Redis server, with the text that it sent.
+    pub(super) fn is_no_redis(&self, text: &str) -> Error {
+        let message = format!("{self} does not speak the Redis protocol: it said {text:?}");
         wrong_url(message).with_origin(self.url_origin())
     }
 
-    /// Returns true if a server expects TLS that has closed the connection at the first word. That takes another connection,
-    /// if nothing else is left to find out.
+    /// Returns true if a server that has closed the connection at the first bytes expects TLS. Opens another connection for
+    /// that, so it is the last check.
     pub(super) fn expects_tls(&self) -> bool {
         let mut encrypted = self.clone();
         match &mut encrypted.address {
@@ -388,7 +390,7 @@ impl Server {
         opened.map_or_else(|error| error.has_cause(Cause::Tls), |_| true)
     }
 
-    /// Returns the error for a name whose address isn't known.
+    /// Returns the error for a host name whose address isn't known.
     fn unknown_host(&self, host: &str, error: &io::Error) -> Error {
         let what = match error.kind() {
             io::ErrorKind::NotFound => format!("no such host \"{host}\""),
@@ -397,7 +399,7 @@ impl Server {
         self.cant_reach(ErrorKind::Unreachable, &what, Cause::UnknownHost)
     }
 
-    /// Returns the error for a connection that the other side has ended, or that TLS can't go on with.
+    /// Returns the error for a connection that the other side has ended, or on which TLS failed.
     pub(super) fn closed_error(&self, error: &io::Error) -> Error {
         if error.kind() != io::ErrorKind::InvalidData {
             return self.unreachable_error(error);
@@ -410,7 +412,7 @@ impl Server {
         wrong_url(format!("TLS with {self} failed: {why}")).because(Cause::Tls)
     }
 
-    /// Returns the error for a server that doesn't answer, with what to do next.
+    /// Returns the error for a server that doesn't answer, with the next step.
     pub fn unreachable_error(&self, error: &io::Error) -> Error {
         use io::ErrorKind as Io;
         let is_socket = self.address.is_socket();
@@ -448,7 +450,7 @@ impl Server {
         self.cant_reach(kind, what, cause)
     }
 
-    /// The error for a server that has let us in, and doesn't answer.
+    /// Returns the error for a server that accepts connections but doesn't answer.
     pub fn silent_error(&self) -> Error {
         let title = self.title();
         let message = format!("{title} accepts connections, but gives no answer in time");
@@ -467,7 +469,7 @@ impl Server {
         self.origin == UrlOrigin::Default
     }
 
-    /// Where the address is from, as a sentence. Once it has answered, it is known to be right.
+    /// Returns the origin of the URL, as a sentence, if the URL may be wrong and doesn't come from `--url`.
     pub fn url_origin(&self) -> Option<String> {
         match &self.origin {
             _ if self.was_reached() || self.part == Part::Primary => None,

@@ -1,4 +1,4 @@
-//! A byte stream to a server, over TCP, TLS or a socket file, that can be waited for.
+//! A byte stream to a server, over TCP, TLS or a socket file, with a descriptor to wait for.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,8 +11,8 @@ use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::sys::poll;
 
-/// Load balancers and NATs forget idle connections after 4 to 15 minutes without notice. These probes keep the connections
-/// alive, and end those that are forgotten.
+/// Probes that keep idle connections alive, and end forgotten ones. Load balancers and NATs forget idle connections after 4 to
+/// 15 minutes without notice.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(30))
     .with_interval(Duration::from_secs(10))
@@ -25,7 +25,7 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// What was read from the socket already, but not by us: only TLS reads whole records.
+    /// Reads bytes that were already taken from the socket: TLS reads whole records.
     pub(super) fn read_ahead(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tls(tls) => tls.conn.reader().read(buffer),
@@ -33,9 +33,9 @@ impl Stream {
         }
     }
 
-    /// Has what is still under way thrown away when the connection is closed, on both sides.
+    /// Makes closing the connection discard all bytes in transit, on both sides.
     pub(super) fn reset_when_closed(&self) {
-        // In a socket file nothing is ever under way, and this has no effect.
+        // A socket file has no bytes in transit, so this has no effect there.
         let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
     }
 
@@ -99,7 +99,10 @@ impl AsFd for Stream {
     }
 }
 
-/// What is left until a moment, if anything.
+/// Returns the time until a moment.
+///
+/// # Errors
+/// `TimedOut` if the moment has passed.
 pub(super) fn left(until: Instant) -> io::Result<Duration> {
     let left = Some(super::left(until)).filter(|left| !left.is_zero());
     left.ok_or_else(|| io::ErrorKind::TimedOut.into())
@@ -113,7 +116,7 @@ pub(super) fn wait_for(fd: poll::PollFd, until: Instant) -> io::Result<()> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// Connects to a socket file. If a server is too busy to accept connections, this blocks until `until`.
+/// Connects to a socket file. Blocks until `until` if a server is too busy to accept connections.
 pub(super) fn open_unix(path: &Path, until: Instant) -> io::Result<Stream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_write_timeout(Some(left(until)?))?;
@@ -129,11 +132,11 @@ pub(super) fn open_tcp(
 ) -> io::Result<(TcpStream, SocketAddr)> {
     let mut failure = io::ErrorKind::AddrNotAvailable.into();
     for (address, more) in addresses.iter().zip((1..=addresses.len()).rev()) {
-        // Each gets its share of the time that is left, so that a silent one leaves time for the others.
+        // Each address gets its share of the remaining time, so that a silent one leaves time for the others.
         let share = left(until)? / u32::try_from(more).unwrap_or(u32::MAX);
         match TcpStream::connect_timeout(address, share) {
             Ok(tcp) => {
-                // Our messages are small and each waits for its answer.
+                // redlock's messages are small and each waits for its answer.
                 tcp.set_nodelay(true)?;
                 SockRef::from(&tcp).set_tcp_keepalive(&KEEPALIVE)?;
                 tcp.set_nonblocking(true)?;

@@ -26,7 +26,7 @@ use crate::reason::reason;
 use crate::shell::quote;
 use crate::sys::poll;
 
-/// Files for `rediss://`; without a CA file the system's roots are trusted.
+/// Certificate files for `rediss://`. Without a CA file, redlock trusts the system's roots.
 #[derive(Clone, Debug, Default)]
 pub struct TlsFiles {
     pub ca: Option<PathBuf>,
@@ -70,8 +70,8 @@ impl TlsFiles {
     }
 }
 
-/// Returns true if a certificate may sign others: its basic constraints (RFC 5280, 4.2.1.9) say that it is a CA, or it has
-/// none, as those of old CAs. The library takes any trusted certificate for a CA.
+/// Returns true if a certificate may sign others: its basic constraints (RFC 5280, 4.2.1.9) mark it as a CA, or it has
+/// none, like old CAs' certificates. Needed because the library accepts any trusted certificate as a CA.
 fn may_sign(certificate: &[u8]) -> bool {
     const BASIC_CONSTRAINTS: [u8; 5] = [0x06, 0x03, 0x55, 0x1d, 0x13];
     const TRUE: [u8; 3] = [0x01, 0x01, 0xff];
@@ -82,7 +82,7 @@ fn may_sign(certificate: &[u8]) -> bool {
         return true;
     };
     let rest = &certificate[at + BASIC_CONSTRAINTS.len()..];
-    // A flag if it is critical; an octet string with a sequence, which begins with the flag of a CA.
+    // First an optional flag "critical", then an octet string with a sequence, which begins with the CA flag.
     let rest = rest.strip_prefix(&TRUE).unwrap_or(rest);
     matches!(rest, [0x04, _, 0x30, _, value @ ..] if value.starts_with(&TRUE))
 }
@@ -91,7 +91,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     file::read(path).map_err(|error| unusable(path, &reason(&error)))
 }
 
-/// Returns the certificates of a file, of which there must be one.
+/// Returns the certificates in a file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let certificates = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<Vec<_>, _>>();
     let certificates = certificates.ok().filter(|all| !all.is_empty());
@@ -101,7 +101,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
 /// Returns the error for a file that should hold a private key.
 fn unusable_key(path: &Path, pem: &[u8]) -> Error {
     let pem = String::from_utf8_lossy(pem);
-    // PKCS #8, and the older form of OpenSSL.
+    // PKCS #8, and the older format of OpenSSL.
     let has_passphrase = ["BEGIN ENCRYPTED PRIVATE KEY", "Proc-Type: 4,ENCRYPTED"];
     if has_passphrase.iter().any(|mark| pem.contains(mark)) {
         let why = format!(
@@ -118,13 +118,13 @@ fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
     Error::new(ErrorKind::Config, why).because(Cause::File)
 }
 
-/// Trusts certificates that a trusted CA has signed, and the certificate of the server itself if that was given: a self-signed
-/// one, whether or not it is a CA, or one without its CA. Its name and its time are checked like those of any other.
+/// Trusts certificates that a trusted CA has signed, and the server's own certificate if that was given: a self-signed one,
+/// whether or not it is a CA, or one without its CA. Its name and its period of validity are checked as usual.
 #[derive(Debug)]
 struct Verifier {
     /// Trusted CAs.
     roots: RootCertStore,
-    /// Roots for a server whose own certificate was given: all of `given`.
+    /// Roots for a server whose own certificate was given: all certificates in `given`.
     own: RootCertStore,
     /// The certificates of `REDLOCK_TLS_CA`.
     given: Vec<CertificateDer<'static>>,
@@ -149,7 +149,7 @@ impl ServerCertVerifier for Verifier {
             now,
             self.algorithms.all,
         ) {
-            // These errors are found after the certificate's time was checked.
+            // The library reports these errors only after it has checked the period of validity.
             Err(rustls::Error::InvalidCertificate(error))
                 if is_given && is_about_its_issuer(&error) => {}
             verified => verified?,
@@ -199,7 +199,7 @@ const REQUIRED: &str =
 
 const INVALID: &str = "the server didn't send valid TLS; see the server's log, and check that this is the port of Redis";
 
-/// Returns why TLS with a host failed, and what to do.
+/// Returns the reason why TLS with a host failed, and the next step.
 pub(super) fn why(error: &io::Error, host: &str) -> String {
     use AlertDescription as Alert;
     use rustls::Error::{AlertReceived, InvalidCertificate, PeerIncompatible};
@@ -207,7 +207,7 @@ pub(super) fn why(error: &io::Error, host: &str) -> String {
     match inner {
         Some(InvalidCertificate(error)) => refused(error, host),
         Some(AlertReceived(Alert::CertificateRequired)) => REQUIRED.into(),
-        // TLS 1.2 has no other alert if a client certificate is missing.
+        // TLS 1.2 has no specific alert for a missing client certificate.
         Some(AlertReceived(Alert::HandshakeFailure)) => {
             format!("{NOTHING_IN_COMMON}; or {REQUIRED}")
         }
@@ -227,7 +227,7 @@ const EXPIRED: &str =
 
 const UNTRUSTED: &str = "its certificate isn't signed by a trusted CA; name the CA that signed it, or the certificate itself, in REDLOCK_TLS_CA";
 
-/// Returns why the server's certificate isn't accepted.
+/// Returns the reason why redlock refuses the server's certificate.
 fn refused(error: &CertificateError, host: &str) -> String {
     use CertificateError as Bad;
     let text = error.to_string();
@@ -251,8 +251,8 @@ fn refused(error: &CertificateError, host: &str) -> String {
     }
 }
 
-/// Takes one step of a handshake. The messages of the other side are limited in size, but not in time, so each step has
-/// its limit.
+/// Takes one step of a handshake. The library limits the size of the other side's messages, but not their time, so each step
+/// has a deadline.
 pub(super) fn shake_hands(
     tls: &mut ClientConnection,
     tcp: &mut TcpStream,
@@ -267,7 +267,7 @@ pub(super) fn shake_hands(
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     tls.process_new_packets().map(drop).map_err(|error| {
-        // Sends the other side the reason.
+        // Sends the reason to the other side.
         let _ = tls.write_tls(tcp);
         io::Error::new(io::ErrorKind::InvalidData, error)
     })

@@ -1,5 +1,5 @@
-//! Redis URLs, read part by part, so that a mistake is named by its part. Pure. No message repeats a part of the URL, as any
-//! part may turn out to be a piece of a password.
+//! Redis URLs, parsed part by part, so that an error can name the wrong part. Pure. No message repeats a part of the URL,
+//! because any part may be a piece of a password.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,7 +16,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Returns the host as a URL names it; empty for a socket.
+    /// Returns the host as the URL names it, or an empty text for a socket.
     pub fn host(&self) -> &str {
         match self {
             Self::Tcp { host, .. } => host,
@@ -33,7 +33,7 @@ impl Address {
         matches!(self, Self::Unix(_))
     }
 
-    /// Returns true if only this host reaches the server by this address.
+    /// Returns true if this address is reachable only from this host.
     pub fn is_within_host(&self) -> bool {
         let host = self.host();
         let ip = host.parse::<IpAddr>();
@@ -56,9 +56,9 @@ pub enum UrlOrigin {
     #[default]
     Option,
     Environment,
-    /// In this file, at this line.
+    /// A line of a file.
     File(PathBuf, usize),
-    /// Nowhere.
+    /// No URL is set.
     Default,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for UrlOrigin {
     }
 }
 
-/// A user name and a password, as far as they were given.
+/// A user name and a password, if they are given.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
 pub struct Login {
@@ -81,31 +81,31 @@ pub struct Login {
     pub password: Option<String>,
 }
 
-/// Place of the locks.
+/// Location of the locks.
 #[derive(PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
 pub enum Place {
-    /// On this server.
+    /// A server.
     Server(Address),
-    /// On a server of this host alone, which redlock starts.
+    /// A server of this host, which redlock starts.
     Local,
-    /// On the primary that these sentinels know by this name.
+    /// The primary that these sentinels know by this name.
     Sentinels {
         nodes: Vec<Address>,
         primary: String,
         login: Login,
-        /// A file with the password for the sentinels.
+        /// File with the password for the sentinels.
         password_file: Option<PathBuf>,
     },
-    /// In the Redis Cluster that these nodes are of.
+    /// The Redis Cluster of these nodes.
     Cluster {
         nodes: Vec<Address>,
-        /// The hash tag with which all keys begin.
+        /// Hash tag with which all keys begin.
         tag: Option<String>,
     },
 }
 
-/// Parts of a URL.
+/// Contents of a URL.
 #[derive(PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
 pub struct Url {
@@ -119,8 +119,7 @@ const PORT: &str = "6379";
 const SENTINEL_PORT: &str = "26379";
 
 impl Url {
-    /// Reads a URL, or returns what is wrong with it. White space around it, such as the newline at the end of a secret, isn't
-    /// part of it.
+    /// Parses a URL, or returns the mistake in it. Ignores white space around it, such as the newline at the end of a secret.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.starts_with(['"', '\'']) {
@@ -170,7 +169,7 @@ impl Url {
     }
 }
 
-/// Returns whether a URL has a password in it, and the file with one that it names.
+/// Returns whether a URL contains a password, and the password file that it names.
 pub fn passwords(url: &str) -> (bool, Option<PathBuf>) {
     let Ok(Url { place, login, .. }) = Url::parse(url) else {
         return (false, None);
@@ -186,11 +185,11 @@ pub fn passwords(url: &str) -> (bool, Option<PathBuf>) {
     (login.password.or(theirs).is_some(), file)
 }
 
-/// The parts of `[user[:password]@]hosts[/path][?options]`, with the credentials decoded.
+/// The parts of `[user[:password]@]hosts[/path][?options]`, with decoded credentials.
 struct Parts<'a> {
     login: Login,
     hosts: &'a str,
-    /// Without the / before it.
+    /// The path without its leading `/`.
     path: &'a str,
     options: &'a str,
 }
@@ -222,7 +221,7 @@ fn parts(text: &str) -> Result<Parts<'_>, String> {
     })
 }
 
-/// `[user[:password]@]host[:port][/db]`
+/// Parses `[user[:password]@]host[:port][/db]`.
 fn tcp<'a>(parts: &Parts<'a>, tls: bool) -> Result<(Place, &'a str), String> {
     let [] = options(parts.options, [])?;
     if parts.hosts.contains(',') {
@@ -235,7 +234,7 @@ fn tcp<'a>(parts: &Parts<'a>, tls: bool) -> Result<(Place, &'a str), String> {
     Ok((Place::Server(address), parts.path))
 }
 
-/// Returns the values of the options with these names. Other clients know `protocol`, too, which redlock ignores.
+/// Returns the values of the options with these names. Ignores `protocol`, which other clients know.
 fn options<const N: usize>(text: &str, names: [&str; N]) -> Result<[Option<String>; N], String> {
     let mut values = std::array::from_fn(|_| None);
     for option in text.split('&').filter(|option| !option.is_empty()) {
@@ -259,7 +258,7 @@ fn options<const N: usize>(text: &str, names: [&str; N]) -> Result<[Option<Strin
     Ok(values)
 }
 
-/// `[user[:password]@]host[:port],…/NAME[/db][?sentinel_user=…&sentinel_password=…]`
+/// Parses `[user[:password]@]host[:port],…/NAME[/db][?sentinel_user=…&sentinel_password=…]`.
 fn sentinels<'a>(parts: &Parts<'a>, tls: bool) -> Result<(Place, &'a str), String> {
     let names = [
         "sentinel_user",
@@ -282,7 +281,7 @@ fn sentinels<'a>(parts: &Parts<'a>, tls: bool) -> Result<(Place, &'a str), Strin
     Ok((place, number))
 }
 
-/// `[user[:password]@]host[:port],…[/tag]`
+/// Parses `[user[:password]@]host[:port],…[/tag]`.
 fn cluster<'a>(parts: &Parts<'a>, tls: bool) -> Result<(Place, &'a str), String> {
     let [] = options(parts.options, [])?;
     let tag = parts.path.strip_suffix('/').unwrap_or(parts.path);
@@ -291,7 +290,7 @@ fn cluster<'a>(parts: &Parts<'a>, tls: bool) -> Result<(Place, &'a str), String>
         return Err("the part after the hosts is the hash tag of all keys, without braces, as in redis-cluster://host1,host2/jobs".into());
     }
     let nodes = nodes(parts.hosts, PORT, tls)?;
-    // To other clients the number is a database. As a tag it would name other locks than the URL without it.
+    // For other clients the number is a database. As a tag it would name other locks than the URL without it.
     if !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_digit()) {
         let number = if tag == "0" { "/0" } else { "the number" };
         return Err(format!("a cluster has only database 0; leave {number} out"));
@@ -300,7 +299,7 @@ fn cluster<'a>(parts: &Parts<'a>, tls: bool) -> Result<(Place, &'a str), String>
     Ok((Place::Cluster { nodes, tag }, ""))
 }
 
-/// `host[:port],…`, each once.
+/// Parses `host[:port],…`. Drops duplicates.
 fn nodes(hosts: &str, port: &str, tls: bool) -> Result<Vec<Address>, String> {
     let mut nodes = Vec::new();
     for host in hosts.split(',') {
@@ -312,7 +311,7 @@ fn nodes(hosts: &str, port: &str, tls: bool) -> Result<Vec<Address>, String> {
     Ok(nodes)
 }
 
-/// Reads a host and its port, which is the default port if none is given.
+/// Parses a host and its port. Uses the default port if none is given.
 fn tcp_address(place: &str, default: &str, tls: bool) -> Result<Address, String> {
     let is_address = |host: &str| host.parse::<Ipv6Addr>().is_ok();
     let (host, port) = match place.strip_prefix('[').map(|rest| rest.split_once(']')) {
@@ -335,13 +334,13 @@ fn tcp_address(place: &str, default: &str, tls: bool) -> Result<Address, String>
     Ok(Address::Tcp { host, port, tls })
 }
 
-/// Returns true if a text can be a host, or is empty; a node of a cluster writes `?` for an unknown host.
+/// Returns true if a text can be a host, or is empty. Rejects `?`, which a cluster node writes for an unknown host.
 pub(super) fn is_host(host: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
     host.chars().all(is_part)
 }
 
-/// `/path[?db=N&user=USER&pass=PASSWORD]`
+/// Parses `/path[?db=N&user=USER&pass=PASSWORD]`.
 fn unix(rest: &str) -> Result<Url, String> {
     let (path, text) = rest.split_once('?').unwrap_or((rest, ""));
     let path = decoded(path, "path")?;
@@ -375,14 +374,14 @@ fn some(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Returns a text without its escapes; a % that begins none stands for itself.
+/// Returns a text with its %-escapes decoded. A % without two hexadecimal digits stands for itself.
 fn decoded(text: &str, what: &str) -> Result<String, String> {
     let decoded = percent_decode_str(text).decode_utf8();
     let decoded = decoded.map_err(|_| format!("the {what} isn't UTF-8"))?;
     Ok(decoded.into_owned())
 }
 
-/// An address as lists have it.
+/// Returns an address in the format `host:port`, with brackets around an IPv6 address.
 pub(super) fn with_port(host: &str, port: impl fmt::Display) -> String {
     if host.contains(':') {
         format!("[{host}]:{port}")
@@ -489,7 +488,7 @@ mod tests {
         for (text, url) in [
             ("redis://h", tcp("h", 6379)),
             ("redis://h/", tcp("h", 6379)),
-            // White space around it is no part of it.
+            // White space around a URL isn't part of it.
             (" redis://h", tcp("h", 6379)),
             ("redis://h:7\r\n", tcp("h", 7)),
             ("\tredis://:secret@h \n", login("", "secret")),

@@ -1,16 +1,16 @@
-//! The wire to one server: what is written, which answers are still to come, and what came in.
+//! The wire to one server: it packs requests, knows the expected answers, and reads replies.
 //!
-//! What the other side sends is believed as far as the protocol goes, and no further:
+//! redlock trusts the other side only as far as the protocol goes:
 //!
-//! - A reply has a limit of its size and depth, and a listing one for all of its replies together.
-//! - However much comes in, a caller is back at its clock after [`TURN`] bytes, and what waits for an
-//!   answer waits until its deadline and no longer, also when bytes keep coming.
-//! - After a reply without a request, an answer to another question, or bytes that aren't the protocol at
-//!   all, no answer can be matched to its request any more. The connection is given up, and the state of
-//!   what was asked is *unknown*: neither granted nor lost.
-//! - A connection that is given up with a request unanswered is reset, so that what is still under way
-//!   doesn't arrive later and take a lock that is not wanted any more. A release is wanted also when it
-//!   comes late, so where one was the last word the connection is closed in order.
+//! - A reply has a limit of its size and depth, and a listing has one for all of its replies together.
+//! - However much comes in, a caller gets control back after [`TURN`] bytes. A caller that waits for an answer waits until
+//!   its deadline and no longer, even if bytes keep coming.
+//! - After a reply without a request, an answer to another question, or bytes that aren't the protocol, no answer can be
+//!   matched to its request. redlock gives the connection up, and the state of its requests is *unknown*: neither granted nor
+//!   lost.
+//! - redlock resets a connection that it gives up with an unanswered request. Otherwise the request might arrive later, and
+//!   take a lock that nobody wants any more. A late release is welcome, so redlock closes the connection normally if a
+//!   release was the last request.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -31,28 +31,28 @@ use super::server::Server;
 use super::stream::Stream;
 use crate::sys::poll;
 
-/// What one reply may weigh where nothing large is expected: the longest of ours holds the entry of
-/// one holder and a word about another, so a few kilobytes.
+/// Limit of a usual reply, in bytes. redlock's longest reply holds the entry of one holder and a little about another: a few
+/// kilobytes.
 const USUAL: usize = 1 << 20;
 
-/// What all replies of a listing together may weigh.
+/// Limit of all replies of a listing together, in bytes.
 pub(super) const LISTING: usize = 16 << 20;
 
-/// How much is read before the caller is back at its clock.
+/// Number of bytes that are read before the caller gets control back.
 const TURN: usize = 64 * 1024;
 
-/// The number of a request on its connection, by which its answer is known.
+/// Number of a request on its connection, which identifies its answer.
 pub type RequestId = u64;
 
-/// The questions about replicas whose answers are still to come.
+/// A question about replicas whose answer is still to come.
 pub(super) enum AboutReplicas {
-    /// How many replicas have what was written before.
+    /// Number of replicas that have the last write.
     Acknowledged,
-    /// How far the primary was after the call that waits for its replicas.
+    /// Offset of the primary after the call that waits for its replicas.
     Written,
-    /// How far each of them is.
+    /// Offset of each replica.
     Positions,
-    /// Which of them copy the data, if we may know it.
+    /// The replicas that are copying the data, if the user may ask for that.
     Copying,
 }
 
@@ -60,82 +60,84 @@ pub(super) enum AboutReplicas {
 pub(super) struct SentCall {
     pub(super) number: RequestId,
     pub(super) call: Call,
-    /// Time of sending, if the call is sent again, with its text, should the server not know the script.
+    /// Time of sending, if the call was sent by its hash: redlock sends it again, with its text, if the server doesn't know
+    /// the script.
     pub(super) by_hash: Option<Instant>,
-    /// Goal that replicas must reach before the answer is valid.
+    /// The replicas that must confirm before the answer is valid.
     pub(super) goal: Option<Goal>,
 }
 
-/// An answer that is still to come, by what it answers.
+/// An expected answer, by its request.
 pub(super) enum Expected {
     /// A call of a script.
     Call(SentCall),
-    /// A plain command, which may arrive late: if it writes anything, its last part removes that. Nobody may wait for the
-    /// answer, as for those about tracking.
+    /// A plain command, which may arrive late: if the command writes anything, its last part removes that. Possibly nobody
+    /// waits for the answer, as with tracking.
     Command(RequestId),
-    /// The change to RESP3.
+    /// A switch to RESP3.
     Hello(RequestId),
     /// Role of the server, if the user may ask for it.
     Role,
     /// A question about replicas.
     Replicas(AboutReplicas),
-    /// The beginning of a key, which should contain one of these values.
+    /// The beginning of a key's value, which should be one of these.
     Value(Vec<Vec<u8>>),
     /// A subscription.
     Subscribed,
-    /// The nodes of the cluster, if we may know them.
+    /// The nodes of the cluster, if the user may ask for them.
     Nodes,
 }
 
-/// What came in.
+/// An answer or a notification.
 pub enum Received {
     /// The answer to a request.
     Answer {
         number: RequestId,
-        /// The script that was called, if it was one.
+        /// The script, if the request was a call of a script.
         script: Option<&'static Script>,
         value: Value,
     },
-    /// What the server pushes.
+    /// A message that the server pushes.
     Push(Push),
 }
 
-/// What the server pushes, or what is known without a word from it.
+/// A notification by the server, or a result that needs none.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Push {
     /// The subscription is confirmed.
     Subscribed,
-    /// The server doesn't let us subscribe.
+    /// The server doesn't permit or support the subscription.
     SubscribeDenied,
-    /// A message on the channel that we listen to.
+    /// A message on the subscribed channel.
     Message(String),
-    /// The same, which came while an answer was waited for: what it said can be asked.
+    /// A message that came while redlock waited for an answer. Its text is gone, and the caller can ask the server for the
+    /// state.
     MessageMissed,
     /// A key that was read over this connection may have changed.
     KeyChanged,
 }
 
-/// The bytes to and from one server, and the answers that they are to bring.
+/// The bytes to and from one server, and the answers that redlock expects.
 pub(super) struct Wire {
     pub(super) stream: Stream,
     pub(super) replies: Replies,
-    /// How much was read since the caller was last at its clock.
+    /// Number of bytes read since the caller last had control.
     bytes_this_turn: usize,
-    /// Bytes that the replies of a listing may still weigh together; `None` for any other reply.
+    /// Number of bytes that the replies of a listing may still weigh together. `None` for other replies.
     pub(super) listing: Option<usize>,
     pub(super) expected: VecDeque<Expected>,
-    /// Number of requests.
+    /// Number of requests so far.
     pub(super) sent: RequestId,
-    /// The bytes of requests that weren't sent yet.
+    /// Bytes of requests that weren't sent yet.
     unsent: Vec<u8>,
-    /// Something that was asked was answered.
+    /// True if a request was answered.
     has_answered: bool,
-    /// A script was answered: we were permitted to call it.
+    /// True if a script was answered, so the user may call scripts.
     is_proven: bool,
-    /// Answers can't be matched to requests any more.
+    /// The error after which answers can't be matched to requests any more.
     pub(super) broken: Option<Error>,
     pub(super) server: Arc<Server>,
-    /// How long writing, and each answer of a listing, may take.
+    /// Time limit for writing, and for each answer of a listing.
     pub(super) timeout: Duration,
 }
 
@@ -157,11 +159,11 @@ impl Wire {
         }
     }
 
-    /// The error for what a server answers to a request.
+    /// Returns the error for a server's answer to a request.
     pub(super) fn call_error(&self, call: Option<&Call>, error: &ServerError) -> Error {
         let is_about_password = matches!(error.code(), "NOAUTH" | "WRONGPASS");
         let error = from_server(error, &self.server, call);
-        // What the first call on a connection isn't permitted, the user isn't.
+        // If the first call on a connection is refused, the user lacks the permission, and a later password won't help.
         if self.is_proven && is_about_password {
             self.softened_by_fresh_password(error)
         } else {
@@ -169,7 +171,7 @@ impl Wire {
         }
     }
 
-    /// Returns the answer to a plain command, or the error that it is.
+    /// Returns the answer to a plain command, or its error.
     pub(super) fn unless_refused(&self, answer: Value) -> Result<Value, Error> {
         match answer {
             Value::ServerError(error) => Err(self.call_error(None, &error)),
@@ -177,7 +179,7 @@ impl Wire {
         }
     }
 
-    /// What is refused because a password is over, the next one may permit.
+    /// Makes a refusal temporary if a later password may be accepted.
     pub(super) fn softened_by_fresh_password(&self, mut error: Error) -> Error {
         if error.kind == ErrorKind::Refused
             && let Some(password) = &self.server.fresh_password
@@ -193,7 +195,7 @@ impl Wire {
         self.sent
     }
 
-    /// Adds a command to what is sent next, and the answer that it will bring to those that are to come.
+    /// Adds a command to the next bytes to send, and its answer to the expected ones.
     pub(super) fn add(&mut self, command: &Cmd, expected: Expected) {
         command.write_packed_command(&mut self.unsent);
         self.expected.push_back(expected);
@@ -206,7 +208,7 @@ impl Wire {
         number
     }
 
-    /// Sends what was added, in one write, until this moment at the latest.
+    /// Sends the added requests in one write, until this moment at the latest.
     pub(super) fn send(&mut self, until: Instant) -> Result<(), Error> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
@@ -219,7 +221,7 @@ impl Wire {
         sent.map_err(|error| self.parting_error().unwrap_or_else(|| self.closed(&error)))
     }
 
-    /// Returns the end of the time for what is sent now.
+    /// Returns the deadline of a request that is sent now.
     pub(super) fn until(&self) -> Instant {
         Instant::now() + self.timeout
     }
@@ -239,7 +241,7 @@ impl Wire {
         }
     }
 
-    /// What came doesn't belong to what was asked: from here on no answer can be trusted.
+    /// Returns the error for a reply that matches no request. From here on no answer can be trusted.
     pub(super) fn out_of_step(&mut self, what: &str) -> Error {
         let error = self.abandoned_error(&format!("it {what}"));
         self.broken = Some(error.clone());
@@ -251,10 +253,10 @@ impl Wire {
         Error::new(ErrorKind::Unreachable, message)
     }
 
-    /// The error for what isn't a reply of ours.
+    /// Returns the error for bytes that aren't a valid reply.
     fn broken_error(&self, broken: &Broken) -> Error {
         match broken {
-            // If it has never said anything else, it isn't a Redis server.
+            // A server that has never sent anything else doesn't speak the Redis protocol.
             Broken::Noise(_) if !self.server.was_reached() && self.begins_as_tls() => {
                 self.server.speaks_tls()
             }
@@ -275,7 +277,7 @@ impl Wire {
         }
     }
 
-    /// The next reply of whatever kind, if it is complete.
+    /// Returns the next reply of any kind, if it is complete.
     pub(super) fn next_reply(&mut self) -> Result<Option<Value>, Error> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
@@ -290,7 +292,7 @@ impl Wire {
             let read = if self.bytes_this_turn < TURN {
                 self.stream.read(&mut bytes)
             } else {
-                // What TLS has read already, the descriptor doesn't tell of.
+                // The descriptor doesn't announce bytes that TLS has already read.
                 self.stream.read_ahead(&mut bytes)
             };
             match read {
@@ -311,9 +313,9 @@ impl Wire {
         }
     }
 
-    /// The other side has closed the connection.
+    /// Returns the error for a connection that the other side has closed.
     fn closed(&self, error: &io::Error) -> Error {
-        // A server that went away did so for another reason.
+        // A server that has answered nothing on this connection closed it for another reason.
         let is_hello = |expected: &Expected| matches!(expected, Expected::Hello(_));
         let expects_hello = self.expected.iter().any(is_hello);
         if expects_hello && self.has_answered {
@@ -326,13 +328,13 @@ impl Wire {
         self.server.closed_error(error)
     }
 
-    /// Whether what came first is an alert of TLS: it doesn't understand us.
+    /// Returns true if the first bytes are a TLS alert: the server doesn't understand plain text.
     fn begins_as_tls(&self) -> bool {
         matches!(self.replies.unread(), [0x15, 3, ..])
     }
 
     pub(super) fn wait_for_more(&self, until: Instant) -> Result<(), Error> {
-        // Even if there is always something to read.
+        // The deadline holds even if there is always something to read.
         let left = left(until);
         match poll::wait_for(poll::readable(self.stream.as_fd()), left) {
             Ok(true) if !left.is_zero() => Ok(()),
@@ -341,8 +343,8 @@ impl Wire {
         }
     }
 
-    /// What a server said before it closed the connection, that has let in nothing of ours: that it is
-    /// in protected mode, say.
+    /// Returns the error that a server sent before it closed the connection without accepting any request, for example because
+    /// it is in protected mode.
     fn parting_error(&mut self) -> Option<Error> {
         if self.has_answered {
             return None;
@@ -353,7 +355,7 @@ impl Wire {
         }
     }
 
-    /// Whether something was asked that has no answer yet, and that must not come late.
+    /// Returns true if the last unanswered call must not arrive late.
     fn must_reset(&self) -> bool {
         let must_not_come_late = |expected: &Expected| match expected {
             Expected::Call(sent) => Some(!sent.call.script.may_arrive_late),

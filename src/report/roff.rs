@@ -1,12 +1,12 @@
-//! The manual as plain text, for hosts without man(1). It knows the requests that the pages of redlock use. Pure.
+//! The manual as plain text, for hosts without man(1). Supports the requests that redlock's pages use. Pure.
 
 use super::text::wrapped;
 
-/// Width of the text, and of an indent.
+/// Width of the text, and of an indentation, in columns.
 const WIDTH: usize = 78;
 const INDENT: usize = 7;
 
-/// Texts that stand for sequences of roff. The backslash is the last, as it would begin another sequence.
+/// Replacements for sequences of roff. The backslash comes last, because it would begin another sequence.
 const SEQUENCES: [(&str, &str); 10] = [
     ("\\(bu", "•"),
     ("\\(aq", "'"),
@@ -20,11 +20,11 @@ const SEQUENCES: [(&str, &str); 10] = [
     ("\\e", "\\"),
 ];
 
-/// A page so far.
+/// The part of a page that is converted so far.
 #[derive(Default)]
 struct Page {
     text: String,
-    /// The paragraph that isn't written yet: its tag, the columns that it hangs below that, and its words.
+    /// The tag of the current paragraph, the columns of its hanging indentation, and its words.
     tag: String,
     hang: usize,
     words: String,
@@ -49,7 +49,7 @@ pub fn plain(page: &str) -> String {
                 let words = tag.strip_prefix(".B ").or(tag.strip_prefix(".I "));
                 plain.begin(INDENT, words.unwrap_or(tag));
             }
-            // The width of the tag follows it.
+            // The tag's width comes after it.
             Some(("IP", tag)) => plain.begin(INDENT, tag.split(' ').next().unwrap_or_default()),
             Some((request @ ("nf" | "fi" | "br" | "RS" | "RE"), _)) => {
                 plain.end();
@@ -58,7 +58,7 @@ pub fn plain(page: &str) -> String {
             Some(("B" | "I", words)) => plain.add(words),
             None if line.is_empty() => plain.begin(plain.hang, ""),
             None => plain.add(line),
-            // The title, and how man is to break lines.
+            // The title, and settings of man's line breaking.
             Some(_) => {}
         }
     }
@@ -67,7 +67,7 @@ pub fn plain(page: &str) -> String {
 }
 
 impl Page {
-    /// Begins a paragraph. A tag that is too long for its place has a line of its own.
+    /// Begins a paragraph. A tag that is too long for the indentation gets a line of its own.
     fn begin(&mut self, hang: usize, tag: &str) {
         self.end();
         self.text.push('\n');
@@ -86,7 +86,7 @@ impl Page {
         }
     }
 
-    /// Writes the paragraph.
+    /// Writes the current paragraph.
     fn end(&mut self) {
         let words = std::mem::take(&mut self.words);
         let room = WIDTH - INDENT - self.hang;
@@ -105,7 +105,7 @@ impl Page {
     }
 }
 
-/// Returns a text without fonts and sequences.
+/// Returns a text with sequences replaced and without font changes.
 fn unescaped(text: &str) -> String {
     let sequences = SEQUENCES.iter();
     sequences.fold(text.to_owned(), |text, (sequence, meaning)| {

@@ -1,23 +1,23 @@
-//! Lines with colours, for a terminal that has them: a line is text with the sequences of its looks.
+//! Coloured lines for a terminal: a line is text that contains escape sequences for its styles.
 
 use std::io::{self, IsTerminal};
 
-/// Look of a part of a line.
+/// Style of a part of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
     #[default]
     Plain,
-    /// Little interest: headings, names of fields.
+    /// Unimportant text: headings, names of fields.
     Dim,
     Bold,
-    /// Something waits.
+    /// Waiting.
     Yellow,
-    /// Something is wrong.
+    /// An error.
     Red,
 }
 
 impl Style {
-    /// Returns a text, which is safe for a terminal, with this look.
+    /// Returns a text, which must be safe for a terminal, in this style.
     pub fn paint(self, text: &str) -> String {
         let code = match self {
             Self::Plain => return text.to_owned(),
@@ -30,7 +30,7 @@ impl Style {
     }
 }
 
-/// Returns a line without its looks.
+/// Returns a line without its styles.
 fn plain(line: &str) -> String {
     let mut parts = line.split("\x1b[");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -38,12 +38,12 @@ fn plain(line: &str) -> String {
     first + &texts.collect::<String>()
 }
 
-/// Returns the number of columns that a line takes, whatever its looks.
+/// Returns the number of columns of a line, without its escape sequences.
 pub fn line_columns(line: &str) -> usize {
     super::columns(&plain(line))
 }
 
-/// Returns lines as they are printed, without spaces at their ends.
+/// Returns lines as they are printed, without trailing spaces.
 pub fn painted(lines: &[String], colors: bool) -> String {
     let shown = |line: &String| {
         let line = if colors { line.clone() } else { plain(line) };
@@ -52,13 +52,13 @@ pub fn painted(lines: &[String], colors: bool) -> String {
     lines.iter().map(shown).collect()
 }
 
-/// Returns true if standard output shows colours, and its user wants them.
+/// Returns true if standard output is a terminal with colours, and the user hasn't disabled them.
 pub fn has_colors() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb()
 }
 
-/// Returns true if the terminal knows none of a terminal's sequences.
+/// Returns true if the terminal supports no escape sequences.
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
 }

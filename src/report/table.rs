@@ -1,15 +1,15 @@
-//! The one table: columns that give way, in an order that its user states, until the table fits the terminal. Widths
-//! are those of the terminal, not characters. Pure: it never asks how wide the terminal is.
+//! A table whose columns shrink, in an order that its user states, until it fits the terminal. Widths are columns of the
+//! terminal, not characters. Pure: the caller passes the width of the terminal.
 
 use super::style::Style;
 use super::text::{columns, truncate};
 
-/// Way of a table to become narrower. Columns are known by their headings.
+/// A step to make a table narrower. Headings identify the columns.
 #[derive(Clone, Copy, Debug)]
 pub enum Step<'a> {
-    /// The column is left out.
+    /// Leaves the column out.
     Hide(&'a str),
-    /// The column is no wider than the last number, and cut as far as it must be: down to the first one.
+    /// Limits the column's width to the last number, and cuts it further as far as necessary, down to the first number.
     Cut(&'a str, usize, usize),
 }
 
@@ -26,7 +26,7 @@ pub struct Table {
 const GAP: usize = 2;
 
 impl Table {
-    /// Returns columns that are wide enough for these rows, whose cells are safe for a terminal.
+    /// Returns a table that is wide enough for these rows. Cells must be safe for a terminal.
     pub fn new<'a>(headings: &[&str], rows: impl IntoIterator<Item = &'a [String]>) -> Self {
         let mut widths: Vec<usize> = headings.iter().map(|heading| columns(heading)).collect();
         for row in rows {
@@ -42,8 +42,8 @@ impl Table {
         }
     }
 
-    /// Takes one step after the other until the table fits a terminal of this width, if there is one. If it doesn't even
-    /// after the last, lines end with the terminal.
+    /// Takes one step after the other until the table fits a terminal of this width, if there is one. If the table is still too
+    /// wide, its lines are cut.
     pub fn fit(&mut self, width: Option<usize>, steps: &[Step]) {
         self.width = width.unwrap_or(usize::MAX);
         for step in steps {
@@ -67,7 +67,7 @@ impl Table {
             .retain(|column| self.headings[*column] != heading);
     }
 
-    /// Returns how many columns the terminal lacks. The last column of the table takes what is left of it.
+    /// Returns the number of columns that the table exceeds the terminal by.
     fn lacking(&self) -> usize {
         let widths = self.shown.iter().map(|at| self.widths[*at] + GAP);
         let taken = widths.sum::<usize>().saturating_sub(GAP);
@@ -79,10 +79,10 @@ impl Table {
         self.line(&self.headings, |_| Style::Dim)
     }
 
-    /// Returns the line of a row. `style`: the look of a column.
+    /// Returns the line of a row. `style` returns the style of a column.
     pub fn line(&self, cells: &[String], style: impl Fn(usize) -> Style) -> String {
         let mut line = String::new();
-        // Where the column begins, and how far the line goes.
+        // Start of the next column, and current width of the line.
         let (mut start, mut used) = (0, 0);
         for &at in &self.shown {
             let room = self.width.saturating_sub(start);
@@ -146,7 +146,7 @@ mod tests {
         for line in [
             "deploy-production  runner@build-agent-17  ./deploy.sh --now",
             "deploy-production  runner@build-agent-17  ./deploy.sh --n…",
-            // Once it is cut, it leaves room for the command.
+            // A short WHO leaves more columns for the command.
             "deploy-production  runner@buil…  ./deploy.sh --n…",
             "deploy-production  runner@…  ./deplo…",
             "deploy-production  ./deploy.sh --now",

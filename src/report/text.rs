@@ -1,4 +1,4 @@
-//! Text that is safe and fits: escaped, cut, in columns; times for people.
+//! Text that is safe and fits: escaped, cut and measured in columns; and times for people.
 
 use std::borrow::Cow;
 use std::io;
@@ -7,9 +7,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::duration;
 use unicode_width::UnicodeWidthStr;
 
-/// Returns the columns of a terminal that the text takes: two for a wide character, none for a combining one.
+/// Returns the number of terminal columns of a text: two for a wide character, none for a combining one.
 pub fn columns(text: &str) -> usize {
-    // Most text, and a table measures all of it.
+    // A fast path, because most text is ASCII, and a table measures all of it.
     if text.is_ascii() {
         return text.len();
     }
@@ -26,8 +26,7 @@ pub fn truncate(text: &str, width: usize) -> Cow<'_, str> {
     cut.into()
 }
 
-/// Returns the text in parts that fit into a width, broken between words; a word that is too long is a part of
-/// its own.
+/// Splits a text into parts that fit into `room` columns, between words. A longer word is a part of its own.
 pub fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
     let (mut parts, mut start, mut end) = (Vec::new(), 0, 0);
     for word in text.split_inclusive(' ') {
@@ -43,35 +42,35 @@ pub fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
     parts
 }
 
-/// Returns as much of the start of a text as fits into this many columns. Some characters take more columns together than
-/// one by one, or fewer.
+/// Returns the longest start of a text that fits into this many columns. Measures whole starts, because some characters
+/// together take more or fewer columns than one by one.
 fn start_of(text: &str, width: usize) -> &str {
     let ends = text.char_indices().map(|(at, _)| at);
     let fitting = ends.take_while(|end| columns(&text[..*end]) <= width);
-    // A joiner joins nothing here.
+    // A joiner at the end has nothing to join.
     text[..fitting.last().unwrap_or(0)].trim_end_matches('\u{200d}')
 }
 
-/// Returns the text with control characters, direction marks and line separators written out, and commands to CI
-/// agents broken: what comes from Redis can't drive the terminal, nor what else shows or logs it.
+/// Returns the text with control characters, direction marks and line separators escaped, and commands to CI agents broken.
+/// So text from Redis can't drive the terminal, or other programs that show or log it.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     let mut safe = escape_with(text, |c| c.escape_default().to_string());
-    // Visible, as people should see that something was changed. And a character without width wouldn't count to
-    // agents that compare by culture.
+    // The backslash is visible, so that people notice the change. A character without width is no alternative, because agents
+    // that compare by culture ignore it.
     for at in commands_in(&safe).into_iter().rev() {
         safe.to_mut().insert(at, '\\');
     }
     safe
 }
 
-/// Returns true if the text is shown as it is.
+/// Returns true if `escaped` doesn't change the text.
 pub fn is_safe(text: &str) -> bool {
     matches!(escaped(text), Cow::Borrowed(_))
 }
 
-/// Returns the middle of each prefix by which a CI agent knows a command in the log of a step: `##vso[` (Azure Pipelines),
-/// `##[` (both it and GitHub Actions) and `##teamcity[` wherever they are, and GitHub's `::` at the start of a line,
-/// behind white space. Any word may become the start of a line, by a table or when a text is wrapped.
+/// Returns the position inside each prefix that a CI agent recognizes as a command in a step's log: `##vso[` (Azure Pipelines),
+/// `##[` (both it and GitHub Actions) and `##teamcity[` anywhere, and GitHub's `::` at the start of a word. GitHub obeys that
+/// only at the start of a line, but a table or a line break may move a word there.
 fn commands_in(text: &str) -> Vec<usize> {
     let pairs = text.as_bytes().windows(2).enumerate();
     let commands = pairs.filter(|(at, pair)| match *pair {
@@ -88,8 +87,8 @@ fn commands_in(text: &str) -> Vec<usize> {
     commands.map(|(at, _)| at + 1).collect()
 }
 
-/// Returns text that is JSON already, in which such characters stand within strings only, safe as [`escaped`] does: to a
-/// parser it stays as it is. No line of it begins with `::`.
+/// Makes JSON as safe as [`escaped`] does, without a change for a parser. The characters to escape are only within JSON
+/// strings. A line of JSON never begins with `::`.
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
     let safe = escape_with(json, |c| format!("\\u{:04x}", u32::from(c)));
     if safe.contains("##") {
@@ -117,7 +116,7 @@ fn escape_with(text: &str, escape: impl Fn(char) -> String) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Returns RFC 3339 with milliseconds; `None` for a time that no calendar has.
+/// Returns a time in RFC 3339 with milliseconds, or `None` after the year 9999.
 pub fn timestamp(ms: u64) -> Option<String> {
     let last = 253_402_300_799_000; // the end of the year 9999
     (ms <= last).then(|| {
@@ -125,13 +124,13 @@ pub fn timestamp(ms: u64) -> Option<String> {
     })
 }
 
-/// Returns the columns of the terminal at standard output, if there is one.
+/// Returns the width of the terminal at standard output, if there is one, in columns.
 pub fn width() -> Option<usize> {
     let (width, _) = terminal_size::terminal_size_of(io::stdout())?;
     Some(width.0.into())
 }
 
-/// Returns a place: `2nd`.
+/// Returns a place in line: `2nd`.
 pub fn ordinal(number: u32) -> String {
     let ending = match (number % 100, number % 10) {
         (11..=13, _) => "th",
@@ -210,11 +209,11 @@ mod tests {
         assert_eq!(truncate("東京都", 5), "東京…");
         assert_eq!(truncate("東京都", 4), "東…");
         assert_eq!(truncate("👩\u{200d}🚀👩\u{200d}🚀", 3), "👩\u{200d}🚀…");
-        // Whatever joins them, a name is never left out.
+        // A joiner never makes a name disappear.
         assert_eq!(truncate("a\u{200d}b\u{200d}c\u{200d}d", 3), "a\u{200d}b…");
         assert_eq!(truncate("e\u{301}e\u{301}e\u{301}", 2), "e\u{301}…");
         assert_eq!(truncate("ab", 0), "…");
-        // A digit and the sign that makes it a picture.
+        // A digit and a selector that makes it an emoji.
         let pictures = "5\u{fe0f}".repeat(9);
         assert_eq!(truncate(&pictures, 5), "5\u{fe0f}5\u{fe0f}…");
         for width in 1..40 {

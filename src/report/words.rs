@@ -15,7 +15,7 @@ pub fn describe_job(who: &Who) -> String {
     describe_job_with(who, "", true)
 }
 
-/// Like [`describe_job`], with a note in parentheses, and maybe without the link.
+/// Like [`describe_job`], with a note in parentheses, and with or without the link.
 pub fn describe_job_with(who: &Who, note: &str, has_link: bool) -> String {
     let reason = who.reason.as_deref().unwrap_or_default();
     let [note, reason] = [note, reason].map(|note| enclosed("(", &safe(note), ")"));
@@ -25,7 +25,7 @@ pub fn describe_job_with(who: &Who, note: &str, has_link: bool) -> String {
     parts.join("  ")
 }
 
-/// Returns a client in a table: `ci@ci-7`, or the name that it goes by.
+/// Returns a client's name for a table: `ci@ci-7`, or the name that it chose.
 pub fn client_name(who: &Who) -> String {
     match (&who.known_as, who.user.as_str()) {
         (Some(name), _) => name.clone(),
@@ -34,7 +34,7 @@ pub fn client_name(who: &Who) -> String {
     }
 }
 
-/// Returns a client in a sentence: `ci@ci-7 (pid 4121)`, or the name that it goes by.
+/// Returns a client's name for a sentence: `ci@ci-7 (pid 4121)`, or the name that it chose.
 pub fn client_in_words(who: &Who) -> String {
     let name = quoted(&client_name(who)).into_owned();
     match who.known_as {
@@ -48,15 +48,15 @@ pub fn client_and_reason(who: &Who) -> String {
     client_in_words(who) + &reason_of(who)
 }
 
-/// Returns the reason after what was done for it: `: release night`.
+/// Returns the reason for an action, to append to its message: `: release night`.
 pub fn reason_of(who: &Who) -> String {
     let reason = who.reason.as_ref();
     reason.map_or(String::new(), |reason| format!(": {}", quoted(reason)))
 }
 
-/// Returns a holder in a sentence, and how many there are beside it. One that isn't known is another client.
-pub fn holder_and_others(known: Option<&Holder>, holders: u32) -> String {
-    let one = known.map_or("another client".into(), |it| client_in_words(&it.who));
+/// Returns a holder for a sentence, and the number of other holders. An unknown holder is "another client".
+pub fn holder_and_others(holder: Option<&Holder>, holders: u32) -> String {
+    let one = holder.map_or("another client".into(), |it| client_in_words(&it.who));
     match holders {
         0 | 1 => one,
         2 => format!("{one} and another"),
@@ -64,20 +64,20 @@ pub fn holder_and_others(known: Option<&Holder>, holders: u32) -> String {
     }
 }
 
-/// Most that is shown of another client's COMMAND, reason or name at once, in columns.
+/// Longest quotation of another client's COMMAND, reason or name, in columns.
 const QUOTED: usize = 300;
 
-/// Returns as much of another client's text as a message has room for.
+/// Cuts another client's text to the length of a quotation.
 pub fn quoted(text: &str) -> Cow<'_, str> {
     truncate(text, QUOTED)
 }
 
-/// Like [`quoted`], safe for a terminal.
+/// Like [`quoted`], also safe for a terminal.
 fn safe(text: &str) -> String {
     escaped(&quoted(text)).into_owned()
 }
 
-/// Returns a text between two others; nothing if it is empty.
+/// Returns a text between two others, or nothing if it is empty.
 fn enclosed(before: &str, text: &str, after: &str) -> String {
     if text.is_empty() {
         return String::new();
@@ -85,21 +85,21 @@ fn enclosed(before: &str, text: &str, after: &str) -> String {
     format!("{before}{text}{after}")
 }
 
-/// Returns why, and where to read on: ` (release-1.2, https://ci/7)`.
+/// Returns a client's reason and link: ` (release-1.2, https://ci/7)`.
 fn why(who: &Who) -> String {
     let parts = [&who.reason, &who.url].into_iter().flatten();
     let parts: Vec<_> = parts.map(|text| quoted(text)).collect();
     enclosed(" (", &parts.join(", "), ")")
 }
 
-/// Returns that a holder gives no sign of life, if its lease should have been renewed by now.
+/// Returns a note that a holder shows no sign of life, if its lease should have been renewed by now.
 pub fn not_renewed(hold: &Hold) -> Option<String> {
     hold.overdue()?;
     let ago = whole_seconds(hold.renewed_ago()?);
     Some(format!("its lease has not been renewed for {ago}"))
 }
 
-/// Returns the message that a token doesn't hold a lock, and why, as far as that is known. The token may never have held
+/// Returns the message for a token that doesn't hold a lock, with the reason if that is known. The token may never have held
 /// the lock.
 pub fn not_held(name: &Name, locks: &Locks, loss: &Loss) -> String {
     let now = match (&loss.forced_by, &loss.holder) {
@@ -111,7 +111,7 @@ pub fn not_held(name: &Name, locks: &Locks, loss: &Loss) -> String {
     format!("lock \"{name}\"{at} is not held with this token; {now}{server}")
 }
 
-/// Returns how a lock was lost.
+/// Returns the message for a lost lock.
 pub fn lost(name: &Name, loss: &Loss) -> String {
     let how = match (&loss.forced_by, &loss.holder) {
         (Some(by), _) => format!("forced free by {}", client_and_reason(by)),
@@ -121,7 +121,7 @@ pub fn lost(name: &Name, loss: &Loss) -> String {
     format!("lock \"{name}\" was {how}")
 }
 
-/// Returns that a person, or another run, wants this one to end.
+/// Returns the message for a run that a person, or another run, stops.
 pub fn cancelled(name: &Name, by: &Who) -> String {
     let (who, reason) = (client_in_words(by), reason_of(by));
     if by.instance.is_none() {
@@ -130,8 +130,8 @@ pub fn cancelled(name: &Name, by: &Who) -> String {
     format!("stopped by {who}, who waits for lock \"{name}\"{reason}")
 }
 
-/// Returns what was asked of a run: `stopping, SIGKILL in 4s (asked by root@ops-1 (pid 9) 1s ago: hung)`. `now_ms` is the
-/// server's clock.
+/// Returns the state of a run that someone stops: `stopping, SIGKILL in 4s (asked by root@ops-1 (pid 9) 1s ago: hung)`.
+/// `now_ms` is the server's clock.
 pub fn stopping(by: &Who, whom: &Who, now_ms: u64) -> String {
     let (killed, client) = (killed_in(by, whom, now_ms), client_in_words(by));
     let ago = asked_ago(by, now_ms).map_or(String::new(), whole_seconds);
@@ -139,7 +139,7 @@ pub fn stopping(by: &Who, whom: &Who, now_ms: u64) -> String {
     format!("stopping{killed} (asked by {client}{ago}{})", reason_of(by))
 }
 
-/// Returns when the command of a run gets SIGKILL: `, SIGKILL in 4s`; nothing if that isn't known.
+/// Returns the time until a run's command gets SIGKILL: `, SIGKILL in 4s`, or nothing if that isn't known.
 pub fn killed_in(by: &Who, whom: &Who, now_ms: u64) -> String {
     match asked_ago(by, now_ms).map(|ago| whom.grace().saturating_sub(ago)) {
         None => String::new(),
@@ -153,8 +153,8 @@ fn asked_ago(by: &Who, now_ms: u64) -> Option<Duration> {
     Some(Duration::from_millis(ms))
 }
 
-/// Returns `lock "deploy": superseded by ci@ci-7 (pid 4121) (release-1.3, https://ci/8)`. With a build number of this run
-/// (`--seq`) that is lower than the other's, it says so, and how an older build runs all the same.
+/// Returns `lock "deploy": superseded by ci@ci-7 (pid 4121) (release-1.3, https://ci/8)`. If this run has a lower build
+/// number (`--seq`) than the other, names both, and the way to run an older build.
 pub fn superseded(name: &Name, by: &Who, order: Option<u64>) -> String {
     let why = escaped(&why(by)).into_owned();
     let other = client_in_words(by);
@@ -174,7 +174,7 @@ pub fn remember_url(url: String) {
     let _ = TYPED_URL.set(url);
 }
 
-/// Returns a redlock command for a lock, for people to type: a shell takes it as it stands, whatever the name is.
+/// Returns a redlock command for a lock, for people to type. The name is quoted for a shell.
 pub fn typed(words: &[&str], name: &Name) -> String {
     typed_for(words, std::slice::from_ref(name))
 }
@@ -200,14 +200,14 @@ pub fn busy_line(name: &Name, at: &str, busy: &Busy) -> String {
     format!("lock \"{name}\"{at} is {whom}{note}")
 }
 
-/// Returns how much time is left of a freeze: `29d left`.
+/// Returns the remaining time of a freeze: `29d left`.
 pub fn left_of_freeze(frozen: &Frozen, now_ms: u64) -> String {
     let left = Duration::from_millis(frozen.until_ms.saturating_sub(now_ms));
     format!("{} left", format_duration(left))
 }
 
-/// Returns who keeps the lock from others, and what for, in words that are safe for a terminal. The answer is `old`, and
-/// `running` stands before the age of a hold.
+/// Returns the holder of a lock and its purpose, safe for a terminal. `old` is the age of the server's answer, and `running`
+/// stands before the age of a hold.
 fn keeping(busy: &Busy, old: Duration, running: &str) -> String {
     let now_ms = busy.now_ms.saturating_add(milliseconds(old));
     let whom = holder_and_others(busy.holder.as_ref(), busy.holders);
@@ -251,17 +251,17 @@ fn keeping(busy: &Busy, old: Duration, running: &str) -> String {
     escaped(&words).into_owned()
 }
 
-/// Returns what a client holds a lock for: `: ./deploy.sh (release-1.2, https://ci/7)`.
+/// Returns a client's purpose for holding a lock: `: ./deploy.sh (release-1.2, https://ci/7)`.
 fn purpose(who: &Who) -> String {
     let command = command_line(&who.command);
     let purpose = quoted(&command).into_owned() + &why(who);
     enclosed(": ", purpose.trim_start(), "")
 }
 
-/// Warning that no URL is set: another host's runs without one use another server.
+/// Warning that no URL is set: without one, another host's runs use another server.
 pub const NO_URL: &str = "on this host only: no REDLOCK_URL is set";
 
-/// Returns the warning for locks that exclude nobody on another host, if they are such locks.
+/// Returns the warning for locks that exclude only clients on this host, if they are such locks.
 pub fn this_host_only(locks: &Locks) -> Option<&'static str> {
     if locks.are_local() {
         return Some(THIS_HOST_ONLY);
@@ -269,13 +269,13 @@ pub fn this_host_only(locks: &Locks) -> Option<&'static str> {
     locks.have_no_url().then_some(NO_URL)
 }
 
-/// Names the server in a sentence: ` at 10.0.0.5:6379`; empty for one of this host.
+/// Returns the server for a sentence: ` at 10.0.0.5:6379`, or nothing for the server of this host.
 pub fn at_server(locks: &Locks) -> String {
     let address = locks.remote_address().unwrap_or_default();
     enclosed(" at ", &escaped(&address), "")
 }
 
-/// Returns the end of the message that a lock is busy, or isn't: a user who didn't expect that learns which server has it.
+/// Returns the end of the message that a lock is busy or free: a surprised user learns which server was asked.
 pub fn after_refusal(locks: &Locks) -> String {
     enclosed("; ", this_host_only(locks).unwrap_or_default(), "")
 }
@@ -285,18 +285,18 @@ pub fn after_refusal(locks: &Locks) -> String {
 pub struct Outlook {
     /// The server, as [`at_server`] names it.
     pub at: String,
-    /// Warning that the lock excludes nobody on another host, if it doesn't.
+    /// Warning that the lock excludes only clients on this host, if that is so.
     pub this_host_only: Option<&'static str>,
     /// Usual length of a hold of the lock.
     pub usual: Option<Duration>,
-    /// The waiter has a place in the queue, and doesn't only look on.
+    /// True if the waiter has a place in the queue, false if it only watches.
     pub queues: bool,
 }
 
-/// Returns `usually done in 2m40s, about 1m20s left`; `over its usual 2m40s` if nothing is to be expected any more.
+/// Returns `usually done in 2m40s, about 1m20s left`, or `over its usual 2m40s` long after the usual end.
 pub fn expectation(usual: Duration, running: Duration) -> String {
     let length = format_duration(usual);
-    // Every second hold lasts a little longer, as the usual is a median.
+    // A quarter of tolerance: the usual length is a median, so every second hold lasts longer.
     if running > usual.saturating_add(usual / 4) {
         return format!("over its usual {length}");
     }
@@ -304,7 +304,7 @@ pub fn expectation(usual: Duration, running: Duration) -> String {
     format!("usually done in {length}{left}")
 }
 
-/// Returns `about 1m20s left`; nothing when a hold takes longer than usual.
+/// Returns `about 1m20s left`, or nothing if a hold takes longer than usual.
 fn about_left(usual: Duration, running: Duration) -> String {
     match usual.saturating_sub(running) {
         Duration::ZERO => String::new(),
@@ -312,22 +312,22 @@ fn about_left(usual: Duration, running: Duration) -> String {
     }
 }
 
-/// Returns a duration to the second, which is rounded up.
+/// Returns a duration, rounded up to whole seconds.
 fn rounded_up(left: Duration) -> String {
     let seconds = left.as_secs() + u64::from(left.subsec_millis() > 0);
     format_duration(Duration::from_secs(seconds))
 }
 
-/// Returns `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m20s: ./deploy.sh (release-1.2); usually done
-/// in 4m, about 40s left; 2nd in line`. The answer is `old`. On a terminal, the description of the holder is cut.
+/// Returns `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m20s: ./deploy.sh (release-1.2); usually done in 4m, about
+/// 40s left; 2nd in line`. `old` is the age of the server's answer. On a terminal, the holder's description is cut.
 pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: &Outlook) -> String {
     waiting_line_within(line_width(), name, busy, old, outlook)
 }
 
-/// Width from which a waiting line has the whole of [`NO_URL`].
+/// Smallest width for the whole [`NO_URL`] in a waiting line, in columns.
 const WIDE: usize = 120;
 
-/// Returns [`waiting_line`] in this many columns.
+/// Returns [`waiting_line`], cut to this many columns.
 fn waiting_line_within(
     width: usize,
     name: &Name,
@@ -336,7 +336,7 @@ fn waiting_line_within(
     outlook: &Outlook,
 ) -> String {
     let place = match outlook.this_host_only {
-        // A narrow terminal has room for the holder instead.
+        // On a narrow terminal the holder is more important.
         Some(NO_URL) if width >= WIDE => format!("{NO_URL}; "),
         Some(_) => format!("{THIS_HOST_ONLY}: "),
         None => String::new(),
@@ -353,7 +353,7 @@ fn waiting_line_within(
     let (mut full, mut brief) = (turn.clone(), turn.clone());
     if let (Some(holder), Some(usual)) = (holder, outlook.usual) {
         let held = Duration::from_millis(busy.now_ms.saturating_sub(holder.since_ms)) + old;
-        // Of several holders any may be the next to end.
+        // Any of several holders may be the next to end.
         let running = if busy.holders == 1 { held } else { usual };
         full = format!("; {}{turn}", expectation(usual, running));
         brief = enclosed("; ", &about_left(usual, running), "") + &turn;
@@ -373,7 +373,7 @@ fn waiting_line_within(
     start + &turn
 }
 
-/// Returns `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but always the time.
+/// Returns `Redis doesn't answer; still trying (24s)`. On a narrow terminal cuts everything except the time.
 pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
     use ErrorKind::{Config, Crowded, NoPrimary, NotNow, NotReplicated, Refused, Unreachable};
     let what = match kind {
@@ -389,7 +389,7 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
     };
     let lasting = whole_seconds(lasting);
     let line = match kind {
-        // Nothing else says which of the replicas, sentinels or addresses the user must look at.
+        // No other message names the replica, sentinel or address that the user must look at.
         NoPrimary | NotReplicated | NotNow | Crowded | Unreachable if !why.is_empty() => {
             why.to_owned()
         }
@@ -404,7 +404,7 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
     format!("Redis {} ({lasting})", truncate(what, room))
 }
 
-/// Least of a description that says anything, and of one beside which the prospects are in full, in columns.
+/// Narrowest useful description of a holder, and narrowest one beside full prospects, in columns.
 const LEAST: usize = 15;
 const ROOMY: usize = 40;
 

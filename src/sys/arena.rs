@@ -1,18 +1,18 @@
-//! Memory for a short run: one block that is there from the start, handed out front to back.
+//! Memory for a short run: one block that exists from the start, handed out front to back.
 //!
-//! musl's allocator asks the kernel again for each size of block, which costs a short run 6 % of its time
-//! (docs/benchmarks.md). Here an allocation is an addition. Nothing in the block is used again, so a long run fills it;
-//! from then on, and for all that is large, the system's allocator serves.
+//! musl's allocator calls the kernel for each new size of block, which costs a short run 6 % of its time
+//! (docs/benchmarks.md). Here an allocation is one addition. Memory in the block is never reused, so a long run fills it. After
+//! that, and for large allocations, the system's allocator takes over.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Size of the block, in bytes; a short run uses a good half of it.
+/// Size of the block, in bytes. A short run uses a little more than half of it.
 const SIZE: usize = 384 * 1024;
 
-/// Largest allocation in the block, in bytes: a holder keeps its pages after it is freed.
+/// Largest allocation in the block, in bytes. Larger ones would keep their pages even after they are freed.
 const LARGE: usize = 32 * 1024;
 
 #[repr(C, align(16))]
@@ -22,7 +22,7 @@ struct Arena {
     next: AtomicUsize,
 }
 
-// libFuzzer measures what is allocated.
+// libFuzzer measures allocations itself.
 #[cfg_attr(not(fuzzing), global_allocator)]
 static ARENA: Arena = Arena {
     block: UnsafeCell::new([0; SIZE]),
@@ -36,13 +36,13 @@ impl Arena {
     }
 }
 
-// SAFETY: each byte belongs to at most one allocation, and its owner may do as it likes.
+// SAFETY: each byte belongs to at most one allocation, and its owner may use it in any way.
 unsafe impl Sync for Arena {}
 
-// SAFETY: the parts that are handed out don't overlap, because their bounds come from one counter that only grows. Each
+// SAFETY: the allocated parts don't overlap, because their bounds come from one counter that only grows. Each
 // part is a multiple of 16 bytes, and larger alignments go to the system.
 unsafe impl GlobalAlloc for Arena {
-    // Thousands of calls: copies of this in all of them make the program larger and no faster.
+    // Not inlined, because thousands of copies make the program larger and no faster.
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let size = layout.size().next_multiple_of(16);
@@ -68,7 +68,7 @@ unsafe impl GlobalAlloc for Arena {
         }
     }
 
-    // Without this a large allocation would be copied each time it grows.
+    // Overridden, because the default would copy a large allocation each time it grows.
     #[inline(never)]
     unsafe fn realloc(&self, allocation: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if !self.has(allocation) {

@@ -12,8 +12,8 @@ use rustix::process::setpriority_process;
 
 use super::{LAST_SIGNAL, set_default};
 
-/// Locks an open file as flock(2) does, unless it is locked; whether it was. The lock ends when the last copy of this
-/// descriptor is closed, in whichever process, and not before.
+/// Locks an open file with flock(2). Returns false if it is already locked. The lock ends when the last copy of this
+/// descriptor is closed, in any process, and not before.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Ok(false),
@@ -21,8 +21,8 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Becomes a program that knows nothing of redlock: with these words, variables, input and output, default signals, and the
-/// usual priority. Returns only if that fails.
+/// Replaces this process by a program without any state of redlock: with these arguments, variables, input and output, default
+/// signals, and the usual priority. Returns only if that fails.
 pub fn become_program(
     path: &CStr,
     words: &[CString],
@@ -34,7 +34,7 @@ pub fn become_program(
         set_default(signal);
     }
     let _ = SigSet::all().thread_unblock();
-    // Whoever needs the program first may be in less of a hurry than others.
+    // The process that needs the program first may have a low priority, unlike later ones.
     let _ = setpriority_process(None, 0);
     let _ = dup2_stdin(input);
     let _ = dup2_stdout(output);
@@ -43,13 +43,13 @@ pub fn become_program(
     error.into()
 }
 
-/// Returns the user of the process at the other end of a socket. (nix has this call only together with all others of sockets,
-/// and a peer in another pid namespace has the number 0, which rustix can't return.)
+/// Returns the user of the process at the other end of a socket. (nix has this call only together with all other calls for
+/// sockets, and a peer in another pid namespace has pid 0, which rustix can't return.)
 pub fn peer_user(socket: impl AsFd) -> io::Result<u32> {
     let socket = socket.as_fd().as_raw_fd();
     let mut size = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or_default();
     let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-    // SAFETY: zero is a valid value of the structure, which is ours to write to, and of this size.
+    // SAFETY: zero is a valid value of the structure, which this function owns, and which has this size.
     unsafe {
         let mut peer: libc::ucred = std::mem::zeroed();
         let place = (&raw mut peer).cast();

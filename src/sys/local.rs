@@ -1,12 +1,12 @@
-//! Civil time, as the C library shows it by the system's zones.
+//! Local time from the C library, in the system's time zone.
 
 use std::mem::MaybeUninit;
 
-/// Returns the local time at a moment, in seconds since 1970, by $TZ or the system's zone: `2026-11-22 08:15:02 CET`.
+/// Returns the local time of a moment, in seconds since 1970, in the zone of $TZ or the system: `2026-11-22 08:15:02 CET`.
 pub fn local_time(seconds: i64) -> Option<String> {
     let mut time = MaybeUninit::<libc::tm>::zeroed();
     let mut text = [0; 64];
-    // SAFETY: all structures are valid, and the text has the length that is given. The environment, which the call may
+    // SAFETY: all structures are valid, and the text has the given length. The environment, which the call may
     // read, is never changed.
     let length = unsafe {
         if libc::localtime_r(&raw const seconds, time.as_mut_ptr()).is_null() {

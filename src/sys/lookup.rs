@@ -1,4 +1,4 @@
-//! The C library's lookup of host names, of one address family or both: the standard library offers only both.
+//! The C library's lookup of host names, for one address family or both: the standard library offers only both.
 
 use std::ffi::{CString, c_int};
 use std::io;
@@ -7,7 +7,7 @@ use std::ptr;
 
 use socket2::SockAddr;
 
-/// Returns the addresses of a host in this family; `AF_UNSPEC` is both. Takes as long as the C library wants.
+/// Returns the addresses of a host in this family, or in both (`AF_UNSPEC`). Has no time limit.
 ///
 /// # Errors
 /// `NotFound` for a host without an address, and `HostUnreachable` if the name server doesn't answer.
@@ -15,8 +15,8 @@ pub fn look_up(host: &str, port: u16, family: c_int) -> io::Result<Vec<SocketAdd
     let host = CString::new(host)?;
     let mut list = ptr::null_mut();
     let mut addresses = Vec::new();
-    // SAFETY: all zeroes are valid hints, which ask for everything. The library fills the list if it returns 0; each entry
-    // is valid, with an address of the length that it names, until the list is freed.
+    // SAFETY: all zeroes are valid hints, which ask for everything. If the library returns 0, it has filled the list: each
+    // entry is valid, with an address of the stated length, until the list is freed.
     unsafe {
         let mut hints: libc::addrinfo = std::mem::zeroed();
         (hints.ai_family, hints.ai_socktype) = (family, libc::SOCK_STREAM);

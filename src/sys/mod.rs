@@ -1,11 +1,12 @@
 //! The only unsafe code: calls that neither the standard library nor nix nor rustix offers safely. Each raw call names the
 //! reason.
 //!
-//! Signals are plain numbers here, because nix's `Signal` has no real-time signals and redlock
-//! passes those on as well, but for those that the C library keeps for itself (32 to 34).
+//! Signals are plain numbers here, because nix's `Signal` has no real-time signals. redlock forwards those, too, except
+//! 32 to 34, which the C library reserves for itself.
 //!
-//! What differs between processors is here, and has a test: the start of a child that shares our memory (`spawn`: by
-//! the C library, as the order of clone's arguments and the way of the stack differ). Numbers of system calls are libc's.
+//! Processor-specific code is here, and has a test: the start of a child that shares memory with redlock (`spawn`). `spawn`
+//! calls the C library's clone, because the order of the system call's arguments and the direction of the stack differ between
+//! processors. Numbers of system calls are libc's.
 
 #![allow(unsafe_code)]
 
@@ -53,14 +54,14 @@ pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 pub use self::terminal::TerminalModes;
 pub use self::thread::{USUAL_STACK, start_thread};
 
-/// How we were started, looked at before Rust's runtime ignores SIGPIPE and opens the standard
-/// streams that are closed, and before the C library unblocks its own signals.
+/// State at the start of redlock. Recorded before Rust's runtime ignores SIGPIPE and opens closed standard
+/// streams, and before the C library unblocks its own signals.
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 static MASK_AT_START: AtomicU64 = AtomicU64::new(0);
 static STREAM_WAS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
-// SAFETY: the section holds pointers to functions that the C library calls before `main`, with
-// arguments that this one doesn't look at; it makes system calls only.
+// SAFETY: the section holds pointers to functions that the C library calls before `main`. This function ignores their
+// arguments, and makes only system calls.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static BEFORE_MAIN: extern "C" fn() = {
@@ -68,10 +69,10 @@ static BEFORE_MAIN: extern "C" fn() = {
         SIGPIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
         let (call, size) = (libc::SYS_rt_sigprocmask, size_of::<u64>());
         let (mask, none) = (MASK_AT_START.as_ptr(), ptr::null::<u64>());
-        // SAFETY: the kernel writes a set of this size. (The C library would leave its own signals out.)
+        // SAFETY: the kernel writes a set of this size. (The C library's call would leave out its own signals.)
         unsafe { libc::syscall(call, libc::SIG_BLOCK, none, mask, size) };
         for (stream, was_closed) in (0..).zip(&STREAM_WAS_CLOSED) {
-            // SAFETY: asking for flags touches no memory. (nix takes open descriptors only.)
+            // SAFETY: a request for flags touches no memory. (nix accepts only open descriptors.)
             let is_closed = unsafe { libc::fcntl(stream, libc::F_GETFD) } == -1;
             was_closed.store(is_closed, Ordering::Relaxed);
         }
@@ -79,12 +80,12 @@ static BEFORE_MAIN: extern "C" fn() = {
     before_main
 };
 
-/// The last signal there is.
+/// The highest signal number.
 pub const LAST_SIGNAL: i32 = 64;
 
-/// Returns true if a signal is ignored by this process. (nix can't ask without a change.)
+/// Returns true if this process ignores a signal. (nix can't ask without changing the action.)
 pub fn is_ignored(signal: i32) -> bool {
-    // SAFETY: zeroes are a valid action, which stays if there is no such signal.
+    // SAFETY: zeroes are a valid action, which remains if there is no such signal.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, ptr::null(), &raw mut action);
@@ -92,18 +93,18 @@ pub fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// Whether SIGPIPE was ignored when we were started; since then it is.
+/// Returns true if SIGPIPE was ignored at the start of redlock. Rust's runtime has ignored it since then.
 pub fn sigpipe_was_ignored() -> bool {
     SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed)
 }
 
-/// Whether a standard stream, by its number, was closed when we were started.
+/// Returns true if a standard stream, by its number, was closed at the start of redlock.
 pub fn stream_was_closed(stream: usize) -> bool {
     STREAM_WAS_CLOSED[stream].load(Ordering::Relaxed)
 }
 
-/// Waits until no other thread is left, but not for long: before a fork whose child starts threads. A thread that begins
-/// or ends just then holds a lock of the standard library, which nobody would ever release in the child.
+/// Waits briefly until no other thread is left, before a fork whose child starts threads. A thread that begins or ends
+/// during the fork may hold a lock of the standard library, which would stay locked forever in the child.
 pub fn await_other_threads() {
     const LONGEST: Duration = Duration::from_millis(50);
     let until = Instant::now() + LONGEST;
@@ -113,7 +114,7 @@ pub fn await_other_threads() {
     }
 }
 
-/// Opens a process, closed on exec; `None` when there is no such process.
+/// Opens a descriptor of a process, which is closed on exec. Returns `None` if there is no such process.
 pub fn pidfd(pid: i32) -> io::Result<Option<OwnedFd>> {
     let pid = rustix::process::Pid::from_raw(pid.max(0));
     match pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
@@ -122,21 +123,21 @@ pub fn pidfd(pid: i32) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Sends a signal to the process of a descriptor. (rustix can't send 0, which only checks for the permission.)
+/// Sends a signal to the process of a descriptor. (rustix can't send 0, which only checks the permission.)
 pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let (process, info) = (process.as_raw_fd(), ptr::null::<libc::siginfo_t>());
-    // SAFETY: without further information the kernel makes its own, as for kill(2).
+    // SAFETY: without further information the kernel provides its own, as for kill(2).
     let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process, signal, info, 0) };
     Ok(Errno::result(sent).map(drop)?)
 }
 
-/// Starts a child with a lower soft limit of file locks than this process has, and all that was there before: whatever the
-/// child starts inherits the limit, which no kernel has enforced since Linux 2.4. Returns this process's own limit as well;
-/// `None`: it can't be lowered.
+/// Runs `start`, which starts a child, with a lower soft limit of file locks, and restores the limit afterwards. All
+/// descendants of the child inherit the limit, which no kernel has enforced since Linux 2.4. Returns this process's own limit
+/// as well, or `None` if it can't be lowered.
 pub fn with_lower_limit<T>(start: impl FnOnce() -> T) -> (T, Option<u64>) {
     let resource = Resource::RLIMIT_LOCKS;
     let lowered = getrlimit(resource).ok().filter(|&(own, hard)| {
-        // No limit is the highest number.
+        // "No limit" is the highest number.
         let lower = own.min(1 << 62).saturating_sub(1);
         lower < own && setrlimit(resource, lower, hard).is_ok()
     });
@@ -147,7 +148,7 @@ pub fn with_lower_limit<T>(start: impl FnOnce() -> T) -> (T, Option<u64>) {
     (started, lowered.map(|(own, _)| own))
 }
 
-/// Lifts what limits this process in size, time and descriptors, as far as it may: whoever has set that meant a job of theirs.
+/// Lifts this process's limits of size, time and descriptors, as far as permitted: they were meant for a job.
 pub fn lift_limits() {
     for resource in [
         Resource::RLIMIT_CPU,
@@ -164,40 +165,40 @@ pub fn lift_limits() {
     }
 }
 
-/// Forks a process that does this work with a descriptor, and nothing after it. It has a new session, nothing else open but
-/// `/dev/null` for the standard streams, this name, and the signals of the thread that calls this.
+/// Forks a process that calls `work` with a descriptor and then exits. The process has a new session, this name, and the
+/// caller's signal mask. All other descriptors are closed, except `/dev/null` for the standard streams.
 pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Result<Pid> {
     if let Some(pid) = fork_daemon(name, &name.to_string_lossy(), &[kept.as_fd()])? {
         return Ok(pid);
     }
     work(kept);
-    // SAFETY: nothing follows, and what is open is the kernel's to close.
+    // SAFETY: nothing follows, and the kernel closes the open descriptors.
     unsafe { libc::_exit(0) }
 }
 
-/// Kills a child, of whichever thread, and reaps it.
+/// Kills a child of any thread, and reaps it.
 pub fn kill_and_reap(child: Pid) {
     let _ = kill(child.as_raw(), SIGKILL);
     let _ = waitpid(child, None);
 }
 
-/// Forks: returns the child's pid in this process, and `None` in the child, which has a new session, has
-/// nothing open but these descriptors and `/dev/null` for the standard streams, is in the root
-/// directory, has this name, and shows these words in process lists. No other thread may hold what the child uses.
+/// Forks. Returns the child's pid in this process, and `None` in the child. The child has a new session, is in the root
+/// directory, has this name, and shows these words in process lists. All other descriptors are closed, except `/dev/null` for
+/// the standard streams. No other thread may hold a lock that the child uses.
 ///
 /// # Errors
-/// In this process only: no new one could be made.
+/// In this process only: the fork failed.
 pub fn fork_daemon(name: &CStr, words: &str, kept: &[BorrowedFd<'_>]) -> io::Result<Option<Pid>> {
     let mut kept: Vec<u32> = kept
         .iter()
         .filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok())
         .collect();
     kept.sort_unstable();
-    // Before the process is there: it is never seen without its name.
+    // Set before the fork, so that the process never appears without its name.
     let own_name = prctl::get_name()?;
     prctl::set_name(name)?;
-    // SAFETY: with a single thread the child's memory is as consistent as ours; descriptors that it
-    // closes are known only to the code that opened them, which doesn't run any more.
+    // SAFETY: with a single thread the child's memory is as consistent as its parent's. The code that opened the closed
+    // descriptors doesn't run any more, and nothing else knows them.
     unsafe {
         let forked = nix::unistd::fork();
         if !matches!(forked, Ok(ForkResult::Child)) {
@@ -212,7 +213,8 @@ pub fn fork_daemon(name: &CStr, words: &str, kept: &[BorrowedFd<'_>]) -> io::Res
         // Raw calls by number: if a standard stream is closed, this descriptor takes its place.
         let mut null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         if null == -1 {
-            // A container may have no /dev, and whoever reads our output waits for its end: this takes none.
+            // A container may have no /dev. The streams must be replaced, because a reader of redlock's output waits for its
+            // end.
             null = libc::open(c"/".as_ptr(), libc::O_PATH);
         }
         for stream in 0..3 {
@@ -230,11 +232,10 @@ pub fn fork_daemon(name: &CStr, words: &str, kept: &[BorrowedFd<'_>]) -> io::Res
     Ok(None)
 }
 
-/// Closes these descriptors, even if the kernel has no call for that, or a sandbox refuses it. (Neither nix nor musl has
-/// the call.)
+/// Closes these descriptors, even if the kernel lacks the call, or a sandbox refuses it. (Neither nix nor musl has the call.)
 ///
 /// # Safety
-/// None of them may be used afterwards.
+/// The caller must not use any of them afterwards.
 unsafe fn close_range(first: u32, last: u32) {
     // SAFETY: the calls touch no memory.
     unsafe {
@@ -248,14 +249,14 @@ unsafe fn close_range(first: u32, last: u32) {
     }
 }
 
-/// Has process lists show these words in place of those that we were started with, which may contain a password.
+/// Replaces the words of this process in process lists, because the original ones may contain a password.
 ///
 /// # Safety
-/// Nothing may look at the words that the process was started with any more.
+/// Nothing may read the arguments of the process afterwards.
 unsafe fn show_words(words: &str) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    // The fields 48 and 49, where the state is the third.
+    // The fields 48 and 49. The state, which is the first here, is field 3.
     let mut left = fields.split_ascii_whitespace().skip(48 - 3);
     let mut address = || left.next()?.parse::<usize>().ok().filter(|&at| at != 0);
     let (Some(first), Some(last)) = (address(), address()) else {
@@ -263,34 +264,34 @@ unsafe fn show_words(words: &str) {
     };
     let room = last.saturating_sub(first);
     let length = words.len().min(room.saturating_sub(1));
-    // SAFETY: the kernel says that the words are there, in memory of ours that nothing else is in.
+    // SAFETY: according to the kernel the arguments are there, in memory of this process that nothing else uses.
     unsafe {
         ptr::write_bytes(first as *mut u8, 0, room);
         ptr::copy_nonoverlapping(words.as_ptr(), first as *mut u8, length);
     }
 }
 
-/// Name of a watchdog. People look for "redlock" when they kill one, and are not to find the others.
+/// Name of a watchdog. Doesn't contain "redlock", so that people who kill by that name don't kill the watchdog, too.
 pub const WATCHDOG: &CStr = c"rl-watchdog";
 
 /// Name of a keeper.
 pub const KEEPER: &CStr = c"redlock-keeper";
 
-/// Name of a process that calls a hook, with all that this starts below it.
+/// Name of a process that runs a hook, and is the ancestor of all its processes.
 pub const HOOK: &CStr = c"rl-hook";
 
-/// Name of a process that starts the server of this host.
+/// Name of a process that starts the server for `local:`.
 pub const LOCAL_SERVER: &CStr = c"rl-local";
 
-/// Reaps any one child of this thread that has ended: its pid and status; `None` while all are alive.
-/// (Orphans that we adopt are children of the main thread.)
+/// Reaps any child of this thread that has ended. Returns its pid and status, or `None` while all are alive.
+/// (Orphans that redlock adopts are children of the main thread.)
 ///
 /// # Errors
-/// `ECHILD` when there are no children at all.
+/// `ECHILD` if there are no children.
 pub fn reap() -> io::Result<Option<(i32, ExitStatus)>> {
     let mut status = 0;
     let options = libc::WNOHANG | libc::__WNOTHREAD;
-    // SAFETY: the status is ours to write to. nix's waitpid can't tell real-time signals.
+    // SAFETY: this function owns the status. nix's waitpid can't report real-time signals.
     match unsafe { libc::waitpid(-1, &raw mut status, options) } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(None),
@@ -298,15 +299,15 @@ pub fn reap() -> io::Result<Option<(i32, ExitStatus)>> {
     }
 }
 
-/// Whether this thread has a child, alive or not yet reaped.
+/// Returns true if this thread has a child, alive or not yet reaped.
 pub fn has_children() -> bool {
     let options = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::All, options | WaitPidFlag::__WNOTHREAD) != Err(Errno::ECHILD)
 }
 
-/// The signal that has stopped a child, if one has.
+/// Returns the signal that has stopped a child, if it is stopped.
 pub fn stop_signal(child: Pid) -> Option<Signal> {
-    // Nothing is reaped.
+    // WNOWAIT: the child isn't reaped.
     let options = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     match waitid(Id::Pid(child), options) {
         Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
@@ -314,17 +315,16 @@ pub fn stop_signal(child: Pid) -> Option<Signal> {
     }
 }
 
-/// Has the kernel give orphans among our descendants to us as their new parent, and not to the first
-/// process of the system.
+/// Makes this process the new parent of orphans among its descendants, instead of the system's first process.
 pub fn adopt_orphans() -> io::Result<()> {
     Ok(prctl::set_child_subreaper(true)?)
 }
 
-/// Returns how the process of a descriptor ended; `None` if the kernel doesn't say, because the process has not been reaped
-/// yet, or because this is Linux before 6.15. (Neither nix nor rustix has the request.)
+/// Returns the exit status of the process of a descriptor. Returns `None` if the kernel doesn't know it, because the process
+/// hasn't been reaped yet, or on Linux before 6.15. (Neither nix nor rustix has the request.)
 pub fn exit_status(process: BorrowedFd<'_>) -> Option<ExitStatus> {
     let asks_for = u64::from(libc::PIDFD_INFO_EXIT);
-    // SAFETY: zero is a valid value of the structure, which is ours to write to; the request carries its size.
+    // SAFETY: zero is a valid value of the structure, which this function owns, and the request contains its size.
     unsafe {
         let mut info: libc::pidfd_info = std::mem::zeroed();
         info.mask = asks_for;
@@ -334,10 +334,10 @@ pub fn exit_status(process: BorrowedFd<'_>) -> Option<ExitStatus> {
     }
 }
 
-/// Switches to the policy `SCHED_BATCH`, so that an answer to this process doesn't take the processor from another one.
-/// COMMAND must not inherit it. (nix has no call for that, and musl's always fails.)
+/// Switches to the policy `SCHED_BATCH`, so that this process doesn't preempt another one when an answer wakes it. COMMAND
+/// must not inherit the policy. (nix has no call for that, and musl's always fails.)
 pub fn yield_cpu() {
-    // SAFETY: the structure is valid, and zero is the only priority that this policy has.
+    // SAFETY: the structure is valid, and zero is the only priority of this policy.
     unsafe {
         let priority: libc::sched_param = std::mem::zeroed();
         let (call, policy) = (libc::SYS_sched_setscheduler, libc::SCHED_BATCH);
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_which_signals_are_ignored() {
-        // No other test of this process uses it.
+        // No other test in this process uses it.
         let signal = libc::SIGWINCH;
         // SAFETY: no handler is set.
         unsafe { libc::signal(signal, libc::SIG_IGN) };

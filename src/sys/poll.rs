@@ -1,4 +1,4 @@
-//! Waiting until something can be done with descriptors: the one call of poll(2).
+//! Waiting for descriptors: the only call of poll(2).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,24 +9,25 @@ use nix::poll::{PollFlags, PollTimeout, poll};
 
 pub use nix::poll::PollFd;
 
-/// Waits for something to read; an end of file counts.
+/// Returns a descriptor to wait for until it is readable or at its end.
 pub fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::new(fd, PollFlags::POLLIN)
 }
 
-/// Waits until something can be written.
+/// Returns a descriptor to wait for until it is writable.
 pub fn writable(fd: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::new(fd, PollFlags::POLLOUT)
 }
 
-/// Waits only for errors, as a pipe has without a reader.
+/// Returns a descriptor to wait for until it has an error, such as a pipe without a reader.
 pub fn broken(fd: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::new(fd, PollFlags::empty())
 }
 
-/// Waits until one of them is ready, within this time if there is one; whether one is. A signal may end that early.
+/// Waits until a descriptor is ready, at most `within` if that is given. Returns true if one is ready. A signal may interrupt
+/// the wait.
 pub fn wait(fds: &mut [PollFd], within: Option<Duration>) -> io::Result<bool> {
-    // Rounded up: a wait of 0.4 ms must not become a busy loop.
+    // Rounded up, because a wait of 0.4 ms must not become a busy loop.
     let round_up = |within: Duration| within.saturating_add(Duration::from_micros(999));
     let timeout = within.map_or(PollTimeout::NONE, |within| {
         PollTimeout::try_from(round_up(within)).unwrap_or(PollTimeout::MAX)
@@ -38,7 +39,7 @@ pub fn wait(fds: &mut [PollFd], within: Option<Duration>) -> io::Result<bool> {
     }
 }
 
-/// Waits for one of them for all of this time.
+/// Waits until the descriptor is ready, for the whole time despite signals. Returns true if it is ready.
 pub fn wait_for(mut fd: PollFd, within: Duration) -> io::Result<bool> {
     let until = Instant::now() + within;
     loop {
@@ -52,17 +53,17 @@ pub fn wait_for(mut fd: PollFd, within: Duration) -> io::Result<bool> {
     }
 }
 
-/// Whether it is ready, or gets so within this time.
+/// Returns true if the descriptor is ready, or becomes ready within this time.
 pub fn is_ready(mut fd: PollFd, within: Duration) -> bool {
     wait(std::slice::from_mut(&mut fd), Some(within)).unwrap_or(false)
 }
 
-/// Whether a wait has found it ready.
+/// Returns true if the last wait reported the descriptor as ready.
 pub fn was_ready(fd: &PollFd) -> bool {
     fd.any() == Some(true)
 }
 
-/// Sleeps until one of the descriptors has something to read, or the reader of the output is gone.
+/// Sleeps until a descriptor is readable, or the reader of the output is gone.
 pub fn sleep<'a>(
     fds: impl IntoIterator<Item = Option<BorrowedFd<'a>>>,
     output: Option<BorrowedFd<'a>>,

@@ -1,4 +1,4 @@
-//! Signals: sent, received, and as the end of a process.
+//! Signals: sending, receiving, and ending a process with one.
 
 use std::ffi::c_int;
 use std::io;
@@ -9,7 +9,7 @@ use nix::sys::signal::SigSet;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
-/// Returns a set of signals. (nix takes no numbers, which real-time signals have alone.)
+/// Returns a set of signals. (nix accepts no numbers, and real-time signals have no names.)
 pub fn signal_set(signals: &[i32]) -> SigSet {
     let mut set = *SigSet::empty().as_ref();
     // SAFETY: the set is valid before and after each call.
@@ -21,13 +21,13 @@ pub fn signal_set(signals: &[i32]) -> SigSet {
     }
 }
 
-/// Returns a non-blocking descriptor from which these signals can be read if they are blocked, closed on exec.
+/// Returns a non-blocking descriptor for reading these signals, which must be blocked. Closed on exec.
 pub fn signal_descriptor(signals: &[i32]) -> io::Result<SignalFd> {
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     Ok(SignalFd::with_flags(&signal_set(signals), flags)?)
 }
 
-/// Reads one signal from such a descriptor, if there is one.
+/// Reads a signal from such a descriptor, if there is one.
 pub fn next_signal(descriptor: &SignalFd) -> io::Result<Option<ReceivedSignal>> {
     let info = descriptor.read_signal()?;
     Ok(info.map(|info| ReceivedSignal {
@@ -38,7 +38,7 @@ pub fn next_signal(descriptor: &SignalFd) -> io::Result<Option<ReceivedSignal>> 
     }))
 }
 
-/// Returns true if a blocked signal has arrived and was not taken yet. (nix has no call for that.)
+/// Returns true if a blocked signal is pending. (nix has no call for that.)
 pub fn is_pending(signal: i32) -> bool {
     let mut pending = *SigSet::empty().as_ref();
     // SAFETY: the set is valid.
@@ -54,66 +54,65 @@ pub fn set_default(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// Has a signal ignored.
+/// Ignores a signal.
 pub fn ignore(signal: i32) {
     // SAFETY: no handler is set.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// A signal that arrived.
+/// A received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedSignal {
     pub signal: i32,
-    /// The kernel sent it (a key on the terminal, a hang-up) rather than a process.
+    /// True if the kernel sent it (a key on the terminal, a hang-up), not a process.
     pub from_kernel: bool,
-    /// The process that sent it with kill(2), which may have sent it to a group.
+    /// The process that sent it with kill(2), possibly to a group.
     pub sender: Option<Pid>,
     pub reach: Reach,
 }
 
-/// Which processes a signal was sent to.
+/// The set of processes to which a signal was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// To us alone or to the whole group: both look the same.
+    /// This process or its whole group: both look alike.
     Unknown,
-    /// To the whole group.
+    /// The whole group.
     Group,
-    /// To every process of the job, in whatever group or session.
+    /// Every process of the job, in any group or session.
     All,
 }
 
 /// Sends a signal to a process, or with a negative number to a process group. (nix can't send real-time signals.)
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: kill touches no memory of ours.
+    // SAFETY: kill touches no memory of this process.
     let result = unsafe { libc::kill(pid, signal) };
     Ok(Errno::result(result).map(drop)?)
 }
 
-/// Has a signal end this process with the status 128+N. (A handler is unsafe in nix, too.)
+/// Makes a signal end this process with the status 128+N. (A handler is unsafe in nix, too.)
 pub fn exit_at(signal: i32) {
     extern "C" fn exit(signal: c_int) {
-        // SAFETY: the call may be made in a signal handler, and nothing follows.
+        // SAFETY: a signal handler may make this call, and nothing follows.
         unsafe { libc::_exit(128 + signal) }
     }
-    // SAFETY: the handler makes one system call.
+    // SAFETY: the handler makes only one system call.
     unsafe {
         libc::signal(signal, exit as *const () as libc::sighandler_t);
     }
 }
 
-/// Ends this process by a signal, as if nothing had been done about it; a signal that this process
-/// ignored or handled before has its default action again. Returns where the kernel doesn't do that:
-/// the first process of a system has no default actions.
+/// Ends this process by a signal with its default action, even if this process ignored or handled the signal before. Returns
+/// if the kernel refuses: the first process of a system has no default actions.
 pub fn die_by(signal: i32) {
-    // Only core files are concerned.
+    // The limit prevents a core file. If it can't be set, only that is lost.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     set_default(signal);
     let _ = kill(Pid::this().as_raw(), signal);
     let _ = signal_set(&[signal]).thread_unblock();
 }
 
-/// Stops this process by a signal with its default action, until it is continued. The same signal
-/// once more, between the continuation and the return from here, stops it again and isn't heard of.
+/// Stops this process by a signal with its default action, until the process is continued. If the same signal comes again
+/// between the continuation and the return from here, it stops the process again, unreported.
 pub fn stop_by(signal: i32) -> io::Result<()> {
     kill(Pid::this().as_raw(), signal)?;
     let set = signal_set(&[signal]);

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 
 use super::{MASK_AT_START, SIGPIPE_WAS_IGNORED, STREAM_WAS_CLOSED};
 
-/// What to execute, and how.
+/// A program to execute, with its settings.
 pub struct SpawnSpec<'a> {
     /// Paths of the program, tried in order as execvp(3) does.
     pub candidates: &'a [CString],
@@ -22,54 +22,54 @@ pub struct SpawnSpec<'a> {
     pub environment: &'a [&'a CStr],
     /// Names of further variables, whose value is the child's pid.
     pub pid_variables: &'a [&'a CStr],
-    /// Whether the child leads a separate process group.
+    /// True if the child leads a separate process group.
     pub own_group: bool,
-    /// Whether SIGCHLD was ignored when we were started.
+    /// True if SIGCHLD was ignored at the start of redlock.
     pub sigchld_ignored: bool,
-    /// The program must not start later than this time since boot.
+    /// Latest time of the start, since boot.
     pub not_after: Option<Duration>,
 }
 
-/// Why a program was not started.
+/// Reason why a program was not started.
 #[derive(Debug)]
 pub enum SpawnError {
-    /// No process could be made for it.
+    /// The child process couldn't be created.
     NoProcess(io::Error),
-    /// It can't be executed.
+    /// The program can't be executed.
     CannotExecute(io::Error),
 }
 
-/// Most decimal digits of a pid.
+/// Largest number of decimal digits of a pid.
 const PID_DIGITS: usize = 10;
 
-/// What the child of [`spawn`] works with, in memory that belongs to its parent.
+/// Arguments of the child of [`spawn`], in memory that belongs to its parent.
 struct ChildArgs<'a> {
     candidates: &'a [*const c_char],
     arguments: &'a [*const c_char],
     environment: &'a [*const c_char],
-    /// Where the digits of its pid go: after `NAME=`, with zeros behind them.
+    /// Places for the digits of the child's pid: after `NAME=`, with zero bytes after them.
     pid_digits: &'a [*mut u8],
-    /// `sh`, room for the path of a script, the script's arguments.
+    /// `sh`, a place for the path of a script, and the script's arguments.
     shell_arguments: *mut *const c_char,
     own_group: bool,
     sigchld_ignored: bool,
     not_after: Option<libc::timespec>,
     parent: i32,
-    /// Where the error is written that kept the program from being executed.
+    /// Descriptor for the error that prevented the start.
     errors: c_int,
 }
 
-/// Starts a program in a child that gets signals and standard streams as we got them (the standard
-/// library would reset SIGPIPE and the mask), and that the kernel kills when the thread that calls
-/// this ends, so when redlock dies: it must be the main thread.
+/// Starts a program in a child with the signals and standard streams that redlock itself got (the standard library would
+/// reset SIGPIPE and the mask). The kernel kills the child when the calling thread ends, and so when redlock dies: the
+/// caller must be the main thread.
 ///
-/// The child shares our memory until it executes (as with vfork(2), and in glibc's and musl's
-/// `posix_spawn`), because copying the page tables for a fork costs a tenth of a short run; and
-/// `posix_spawn` itself has no way to ask for the kill. An emulator may copy the memory all the
-/// same, so what went wrong comes back through a pipe, which a program that starts closes.
+/// The child shares this process's memory until it executes the program, as with vfork(2), and in glibc's and musl's
+/// `posix_spawn`. A fork instead would copy the page tables, which costs a tenth of a short run. `posix_spawn` itself can't
+/// request the kernel's kill. An emulator may copy the memory anyway, so errors come back through a pipe, which the program's
+/// start closes.
 ///
 /// # Errors
-/// The error of the last `execve`, by the rules of execvp(3): `EACCES` is remembered over `ENOENT`.
+/// The error of the last `execve`, by the rules of execvp(3): `EACCES` takes precedence over `ENOENT`.
 pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
     let mut pid_texts: Vec<Vec<u8>> = spec
         .pid_variables
@@ -100,12 +100,12 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
         parent: Pid::this().as_raw(),
         errors: reported.as_raw_fd(),
     };
-    // Far more than a few system calls need; only what is touched takes memory.
+    // A stack far larger than a few system calls need. Only used pages take memory.
     let mut stack = vec![MaybeUninit::<u128>::uninit(); 32 * 1024 / size_of::<u128>()];
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the child runs on the other end of its own stack, and this thread is suspended until
-    // it has executed or ended, so all it works with outlives it. It makes system calls only. No
-    // signal handler of ours can run in it: we have none but for faults.
+    // SAFETY: the child runs on its own stack, whose top is passed. This thread is suspended until the child has executed or
+    // ended, so all its arguments outlive it. The child makes only system calls. No signal handler of redlock can run in it,
+    // because redlock has none except for faults.
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(stack.len());
         libc::clone(execute, top.cast(), flags, (&raw mut child).cast())
@@ -117,11 +117,11 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
     match read_error(errors) {
         None => Ok(pid),
         Some(error) => {
-            // SAFETY: the child has ended and is ours to reap.
+            // SAFETY: the child has ended, and only this process can reap it.
             unsafe {
                 libc::waitpid(pid, ptr::null_mut(), 0);
             }
-            // That is our own death, or what looks like it; no program was looked for.
+            // The child reports that its parent has ended, or seems to have: no program was tried.
             if error.raw_os_error() == Some(libc::ESRCH) {
                 return Err(SpawnError::NoProcess(error));
             }
@@ -130,23 +130,23 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
     }
 }
 
-/// Returns what the child has reported before it ended; `None` when it executed a program, or was killed.
+/// Returns the error that the child has reported, or `None` if it executed a program or was killed.
 fn read_error(mut errors: PipeReader) -> Option<io::Error> {
     let mut error = [0; size_of::<c_int>()];
     errors.read_exact(&mut error).ok()?;
     Some(io::Error::from_raw_os_error(c_int::from_ne_bytes(error)))
 }
 
-/// Texts as the kernel takes a list of them.
+/// Returns texts in the kernel's format of a list.
 fn pointers(texts: &[impl AsRef<CStr>]) -> Vec<*const c_char> {
     let texts = texts.iter().map(|text| text.as_ref().as_ptr());
     texts.chain([ptr::null()]).collect()
 }
 
-/// The child's side of [`spawn`]: ends only when nothing could be executed.
+/// Runs in the child of [`spawn`]. Ends only if nothing could be executed.
 extern "C" fn execute(argument: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes this, and stands still while we look at it; all pointers in it are to
-    // texts that end with a zero byte, and the lists end with a null pointer. Plain system calls.
+    // SAFETY: `spawn` passes this argument, and is suspended meanwhile. All pointers in it point to texts
+    // that end with a zero byte, and the lists end with a null pointer. Only system calls follow.
     unsafe {
         let child = &*argument.cast::<ChildArgs>();
         if child.own_group {
@@ -154,7 +154,7 @@ extern "C" fn execute(argument: *mut c_void) -> c_int {
         }
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
         if parent_has_ended(child) {
-            // Before the line above, so that the kernel would not kill us.
+            // The parent ended before the call above, so the kernel won't kill this process.
             fail(child, libc::ESRCH);
         }
         let sigpipe = if SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed) {
@@ -174,7 +174,7 @@ extern "C" fn execute(argument: *mut c_void) -> c_int {
         if let Some(time) = &child.not_after {
             die_at(time);
         }
-        // The C library would leave its own signals out of the mask.
+        // The C library's call would leave its own signals out of the mask.
         let mask = MASK_AT_START.load(Ordering::Relaxed);
         let none = ptr::null_mut::<c_void>();
         libc::syscall(
@@ -194,11 +194,11 @@ extern "C" fn execute(argument: *mut c_void) -> c_int {
 /// Writes a number of at most [`PID_DIGITS`] decimal digits.
 ///
 /// # Safety
-/// There is room for the digits.
+/// The digits must fit into the memory at `digits`.
 unsafe fn write_decimal(number: u32, mut digits: *mut u8) {
     let mut unit = 10_u32.pow(number.checked_ilog10().unwrap_or_default());
     while unit > 0 {
-        // SAFETY: the caller has room for all digits, and this is the next one.
+        // SAFETY: the caller provides memory for all digits, and this is the next one.
         unsafe {
             *digits = b'0' + u8::try_from(number / unit % 10).unwrap_or_default();
             digits = digits.add(1);
@@ -207,15 +207,15 @@ unsafe fn write_decimal(number: u32, mut digits: *mut u8) {
     }
 }
 
-/// Whether the parent is gone. One that lives outside of our pid namespace, of which we are the first
-/// process then, is taken to be there: it was, a few system calls ago.
+/// Returns true if the parent has ended. A parent outside of this pid namespace, of which the child is the first
+/// process, counts as alive: it was, a few system calls ago.
 fn parent_has_ended(child: &ChildArgs) -> bool {
     let parent = Pid::parent().as_raw();
     parent != 0 && parent != child.parent
 }
 
-/// Has the kernel kill this process at a time since boot, unless it executes a program before: that
-/// ends its timers. To find a program on a slow file system may take longer than the lease lasts.
+/// Has the kernel kill this process at a time since boot, unless it executes a program before, which ends its
+/// timers. Needed because finding a program on a slow file system may take longer than the lease lasts.
 ///
 /// # Safety
 /// For [`execute`] only.
@@ -248,7 +248,7 @@ unsafe fn die_at(time: &libc::timespec) {
     }
 }
 
-/// Executes the first candidate that can be; the error when none can.
+/// Executes the first candidate that can be executed. Returns the error if none can.
 ///
 /// # Safety
 /// For [`execute`] only.
@@ -259,12 +259,12 @@ unsafe fn execute_first(child: &ChildArgs) -> c_int {
         if path.is_null() {
             break;
         }
-        // SAFETY: the lists are as `execute` says; the second shell argument has room for a path.
+        // SAFETY: `execute` guarantees the lists, and the second shell argument is the place for a path.
         let error = unsafe {
             libc::execve(path, child.arguments.as_ptr(), child.environment.as_ptr());
             let mut error = *libc::__errno_location();
             if error == libc::ENOEXEC {
-                // A script without a #! line is the shell's.
+                // The shell runs a script without a #! line.
                 *child.shell_arguments.add(1) = path;
                 let environment = child.environment.as_ptr();
                 libc::execve(c"/bin/sh".as_ptr(), child.shell_arguments, environment);
@@ -284,7 +284,7 @@ unsafe fn execute_first(child: &ChildArgs) -> c_int {
     if refused { libc::EACCES } else { last }
 }
 
-/// Reports an error to the parent, and ends.
+/// Reports an error to the parent, and exits.
 ///
 /// # Safety
 /// For [`execute`] only.
@@ -316,7 +316,7 @@ mod tests {
     fn a_child_that_shares_our_memory_executes_its_program_or_says_why_not() {
         let pid = start(c"/bin/sh").unwrap();
         let mut status = 0;
-        // SAFETY: the child is ours, and the number has room for its status.
+        // SAFETY: the child is this process's, and the number has the size of a status.
         assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
         assert_eq!(libc::WEXITSTATUS(status), 7);
         let error = start(c"/does/not/exist").unwrap_err();

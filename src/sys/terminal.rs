@@ -8,15 +8,15 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 
-/// Modes of the terminal, such as echo, to be restored after a COMMAND that had no chance to do so.
+/// Modes of the terminal, such as echo, to restore after a COMMAND that couldn't do so itself.
 pub struct TerminalModes {
     terminal: File,
     modes: Termios,
 }
 
 impl TerminalModes {
-    /// Reads the modes. Returns `None` if COMMAND isn't the program that uses the terminal: in a pipeline, or beside a script
-    /// that has put it into the background, another program sets the modes.
+    /// Reads the modes. Returns `None` if COMMAND isn't the program that uses the terminal: another program sets the modes in a
+    /// pipeline, or if a script has put COMMAND into the background.
     pub fn read() -> Option<Self> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return None;
@@ -34,9 +34,9 @@ impl TerminalModes {
         let Ok(foreground) = tcgetpgrp(&self.terminal) else {
             return;
         };
-        // A COMMAND that led a group of its own may have died with the terminal.
+        // A COMMAND that led its own group may have died with the terminal.
         let is_free = foreground == getpgrp() || killpg(foreground, None) == Err(Errno::ESRCH);
-        // Unblocked, it would stop a process whose group doesn't have the terminal.
+        // Unblocked, SIGTTOU would stop a process whose group doesn't have the terminal.
         let stop = SigSet::from(Signal::SIGTTOU);
         if is_free && stop.thread_block().is_ok() {
             let _ = tcsetattr(&self.terminal, SetArg::TCSANOW, &self.modes);

@@ -1,4 +1,4 @@
-//! Threads beside the main one.
+//! Threads other than the main one.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
@@ -6,18 +6,18 @@ use std::thread::JoinHandle;
 
 use nix::sys::signal::SigSet;
 
-/// As large as a thread's stack usually is: TLS needs some of it.
+/// Usual size of a thread's stack, in bytes. TLS needs some of it.
 pub const USUAL_STACK: usize = 2 * 1024 * 1024;
 
-/// Room for a thread's handle: the standard library allocates that past our allocator, and ends the process
-/// where it can't. While a block of its size is there, so is memory for another one.
+/// An allocated block of a thread handle's size. The standard library allocates the handle past redlock's allocator, and
+/// aborts the process if it can't. While this block is allocated, there is memory for another one of the same size.
 struct HandleRoom(*mut u8);
 
 impl HandleRoom {
     const LAYOUT: Layout = Layout::new::<[usize; 6]>();
 
     fn new() -> io::Result<Self> {
-        // SAFETY: the layout isn't empty. A compiler would leave out what isn't used.
+        // SAFETY: the layout isn't empty. The black box keeps the compiler from removing the unused allocation.
         let block = std::hint::black_box(unsafe { System.alloc(Self::LAYOUT) });
         if block.is_null() {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -33,7 +33,7 @@ impl Drop for HandleRoom {
     }
 }
 
-/// Starts a thread that gets no signals.
+/// Starts a thread that blocks all signals.
 pub fn start_thread(
     name: &str,
     stack: usize,

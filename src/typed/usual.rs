@@ -1,14 +1,14 @@
-//! The line that most jobs have, `[-q] [-u URL] run [-n] NAME… -- COMMAND`, read without clap: defining clap's command
-//! line and reading with it is half of the instructions of a short run.
+//! A parser of the most common line, `[-q] [-u URL] run [-n] NAME… -- COMMAND`, without clap: defining clap's command
+//! line and parsing with it takes half of the instructions of a short run.
 //!
-//! A line of which any word is something else is clap's. So it takes no line that clap refuses, and means by each
-//! line what clap means, which a test draws lines for.
+//! If any word is something else, the parser leaves the line to clap. So it accepts no line that clap refuses, and parses each
+//! line like clap. A test checks that with random lines.
 
 use std::ffi::OsString;
 
 use crate::cli::{Cli, Command, Common, Run};
 
-/// What the words after `redlock` mean, if they are such a line.
+/// Parses the words after `redlock`, if they are such a line.
 pub fn read(words: &[OsString]) -> Option<Cli> {
     let dashes = words.iter().position(|word| word == "--")?;
     let (mut common, mut run, mut is_run) = (Common::default(), Run::default(), false);
@@ -50,7 +50,7 @@ mod tests {
         line.iter().map(Into::into).collect()
     }
 
-    /// Words that such lines are made of, and others that make another line of one.
+    /// Words of such lines, and of other lines.
     const WORDS: [&str; 20] = [
         "run",
         "-q",
@@ -74,7 +74,7 @@ mod tests {
         "status",
     ];
 
-    /// A usual line, in which a few words are repeated, left out or replaced.
+    /// Generates a usual line with a few words repeated, left out or replaced.
     fn lines() -> impl Strategy<Value = Vec<&'static str>> {
         let optional =
             |words: &'static [&'static str]| proptest::option::of(proptest::sample::select(words));

@@ -19,21 +19,21 @@ pub struct Answer {
     pub by: String,
     /// ID of the sentinel, or its name in the URL if it has none (Redis 6.0).
     pub(super) id: String,
-    /// Where the primary is.
+    /// Address of the primary.
     pub address: Address,
-    /// Number of sentinels that it knows, itself included.
+    /// Number of sentinels that this one knows, itself included.
     pub sentinels: usize,
-    /// Number of these that must call the primary dead before one replaces it.
+    /// Number of sentinels that must call the primary dead before they replace it.
     pub quorum: Option<usize>,
-    /// Its clock has jumped, so it calls no server dead; false unless it was asked for a report.
+    /// True if its clock has jumped, so that it calls no server dead. Known only from a report.
     pub is_tilted: bool,
-    /// Time after which it takes a silent primary for dead, if it says that.
+    /// Time after which the sentinel calls a silent primary dead, if it says that.
     pub(super) down_after: Option<Duration>,
-    /// All replicas that it lists; none if the question was another one.
+    /// All replicas that the sentinel lists. Empty unless the question was about replicas or for a report.
     pub replicas: Vec<KnownReplica>,
 }
 
-/// Subject of a question to a sentinel, each with those before it.
+/// Subject of a question to a sentinel. Each includes the ones before it.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 pub(super) enum About {
     Primary,
@@ -64,11 +64,11 @@ pub(super) fn ask(
         let message = format!("the sentinel at {by} gave an answer without {what}");
         Error::new(ErrorKind::Unreachable, message)
     };
-    let said = |name| answers.first().and_then(|answer| field(answer, name));
-    // A sentinel that replaces the primary calls the next one so only here.
+    let reported = |name| answers.first().and_then(|answer| field(answer, name));
+    // A sentinel that is replacing the primary names the next one only in this answer.
     let place: Vec<String> = match answers.get(1) {
         Some(Value::Array(place)) => place.iter().map(lossy_text).collect(),
-        _ => ["ip", "port"].into_iter().filter_map(said).collect(),
+        _ => ["ip", "port"].into_iter().filter_map(reported).collect(),
     };
     let (host, port) = match &place[..] {
         [host, port] if !host.is_empty() => (host.clone(), port.parse::<u16>().ok()),
@@ -81,12 +81,12 @@ pub(super) fn ask(
             let listed = replicas.iter().map(KnownReplica::parse);
             listed.chain(replaced).collect()
         }
-        // No list is not an empty one.
+        // A missing list differs from an empty one.
         _ if about >= About::Replicas => return Err(lacks("the replicas")),
         _ => Vec::new(),
     };
     let tls = sentinel.address.has_tls();
-    let number = |name| said(name).and_then(|number| number.parse::<usize>().ok());
+    let number = |name| reported(name).and_then(|number| number.parse::<usize>().ok());
     let report = answers.get(4).map(lossy_text).unwrap_or_default();
     Ok(Answer {
         id: match answers.get(2) {
@@ -98,7 +98,7 @@ pub(super) fn ask(
         sentinels: number("num-other-sentinels").map_or(1, |others| others.saturating_add(1)),
         quorum: number("quorum"),
         is_tilted: report.contains("sentinel_tilt:1"),
-        down_after: said("down-after-milliseconds")
+        down_after: reported("down-after-milliseconds")
             .and_then(|ms| ms.parse().ok())
             .map(Duration::from_millis),
         replicas,

@@ -1,4 +1,4 @@
-//! The sentinels of a URL, and their answers up to now.
+//! The sentinels of a URL, and their answers so far.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, channel};
@@ -12,10 +12,10 @@ use super::answer::{About, Answer, ask};
 /// Answers that are still coming in.
 pub type Answers = Receiver<Result<Answer, Error>>;
 
-/// The least that a sentinel has for its answer, connecting included.
+/// Shortest time limit for a sentinel's answer, including the connection.
 pub(super) const LEAST: Duration = Duration::from_millis(250);
 
-/// How many times what its last answer took: for connecting and asking, that is as many round trips as twice that.
+/// Factor from the duration of the last answer to the next time limit. Both include connecting.
 const TIMES: u32 = 2;
 
 /// The sentinels of a URL.
@@ -23,16 +23,16 @@ pub(super) struct Heard {
     pub(super) nodes: Vec<Arc<Server>>,
     /// Name of the primary, as they know it.
     pub(super) primary: String,
-    /// The last answer of each, by its name in the URL.
+    /// The last answer of each sentinel, by its name in the URL.
     last: Mutex<BTreeMap<String, Last>>,
 }
 
 #[derive(Default)]
 struct Last {
     down_after: Option<Duration>,
-    /// The time of the answer.
+    /// Duration of the last answer, including the connection.
     took: Duration,
-    /// The most sentinels that it has known, itself included: one that is reset forgets the others.
+    /// Largest number of sentinels that this one has known, itself included. A reset makes a sentinel forget the others.
     sentinels: usize,
 }
 
@@ -46,7 +46,7 @@ impl Heard {
         })
     }
 
-    /// Asks one of the sentinels, and notes its answer.
+    /// Asks a sentinel, and stores its answer.
     pub(super) fn ask(
         &self,
         node: &Arc<Server>,
@@ -62,28 +62,28 @@ impl Heard {
         Ok(answer)
     }
 
-    /// Asks all sentinels at once. The answers come as they are given, until the last one has failed.
+    /// Asks all sentinels at once. The channel delivers answers as they come, and closes after the last one.
     pub(super) fn ask_all(self: &Arc<Self>, about: About, within: Duration) -> Answers {
         let (answers, coming) = channel();
         for node in &self.nodes {
             let (node, heard) = (Arc::clone(node), Arc::clone(self));
-            // A thread that can't be started is a sentinel that doesn't answer.
+            // If a thread can't be started, that sentinel gives no answer.
             let _ = in_thread(&answers, move || heard.ask(&node, about, within));
         }
         coming
     }
 
-    /// Returns the most sentinels that one of them has known.
+    /// Returns the largest number of sentinels that any of them has known.
     pub(super) fn sentinels(&self) -> usize {
         self.most(|last| Some(last.sentinels)).unwrap_or(0)
     }
 
-    /// Returns the longest that one of them waits for a silent primary.
+    /// Returns the longest time that any of them waits for a silent primary.
     pub(super) fn down_after(&self) -> Option<Duration> {
         self.most(|last| last.down_after)
     }
 
-    /// Returns the longest time for an answer of any of them.
+    /// Returns the time limit for a sentinel's answer, from the slowest one of the last answers.
     pub(super) fn patience(&self) -> Duration {
         let longest = self.most(|last| Some(last.took * TIMES));
         longest.unwrap_or_default().max(LEAST)

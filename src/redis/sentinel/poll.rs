@@ -1,4 +1,4 @@
-//! A poll of all sentinels of a URL, and the answer of most of them.
+//! A poll of all sentinels of a URL, and the answer of the majority.
 
 use std::time::Instant;
 
@@ -9,37 +9,37 @@ use super::answer::Answer;
 use super::heard::Answers;
 use super::replicas::promotable_replicas;
 
-/// The answer of most sentinels.
+/// The answer of the majority of sentinels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
-    /// One of them, for messages.
+    /// A sentinel of the majority, for messages.
     pub(super) by: String,
     pub(super) address: Address,
-    /// The replicas that count, by the lists of all of them.
+    /// The promotable replicas, according to the lists of the majority.
     pub(super) replicas: Vec<String>,
 }
 
-/// Answers that are still coming in.
+/// A poll whose answers are still coming in.
 pub(super) struct Poll {
-    /// Replicas matter, so the answer needs most of all sentinels, also of those that the URL doesn't name. Two of their
-    /// majorities share a sentinel, and so do one of them and the one that elects the sentinel that replaces the primary: so
-    /// the primary isn't replaced yet, as far as that shared sentinel knows.
+    /// True if replicas matter, so that the answer needs a majority of all sentinels, including those that the URL doesn't
+    /// name. Any two majorities of them share a sentinel, also with the majority that elects the sentinel for a failover. So,
+    /// as far as that shared sentinel knows, the primary isn't replaced yet.
     pub(super) names_each: bool,
     pub(super) coming: Answers,
-    /// The end of the time for answers.
+    /// End of the time for answers.
     pub(super) until: Instant,
-    /// Number of sentinels by the earlier answers of any of them.
+    /// Number of sentinels according to their earlier answers.
     pub(super) known: usize,
-    /// Number of sentinels in the URL, each once, as far as that is known.
+    /// Number of sentinels in the URL, without known duplicates.
     pub(super) asked: usize,
-    /// One answer of each sentinel.
+    /// The answers, at most one of each sentinel.
     pub(super) answers: Vec<Answer>,
     /// The errors of sentinels that didn't answer.
     pub(super) silent: Vec<Error>,
 }
 
 impl Poll {
-    /// Waits until most of them name the same primary, or the time is over.
+    /// Waits until the majority names the same primary, or the time is over.
     pub(super) fn wait(&mut self) -> Option<Agreed> {
         loop {
             if let Some(agreed) = self.agreed() {
@@ -50,12 +50,12 @@ impl Poll {
         }
     }
 
-    /// Counts the answer of a sentinel, or that it has failed.
+    /// Counts the answer or the error of a sentinel.
     pub(super) fn count(&mut self, answer: Result<Answer, Error>) {
         let is_same =
             |one: &Answer, other: &Answer| (&one.id, &one.address) == (&other.id, &other.address);
         match answer {
-            // A sentinel that the URL names twice, by its name and by its address, has one vote.
+            // If the URL names a sentinel twice, by its name and by its address, it has one vote.
             Ok(answer) if self.answers.iter().any(|other| is_same(other, &answer)) => {
                 self.asked = self.asked.saturating_sub(1);
             }
@@ -64,7 +64,7 @@ impl Poll {
         }
     }
 
-    /// Returns the primary that most of them name by now.
+    /// Returns the primary that the majority names so far.
     fn agreed(&self) -> Option<Agreed> {
         let mut addresses = self.answers.iter().map(|answer| &answer.address);
         let address = addresses.find(|address| self.named(address).count() >= self.most())?;
@@ -83,13 +83,14 @@ impl Poll {
         self.answers.iter().filter(move |it| it.address == *address)
     }
 
-    /// Returns the number of sentinels, by the one that knows most of them: a sentinel that was reset knows of no others.
+    /// Returns the number of sentinels, according to the one that knows most of them: a sentinel that was reset knows no
+    /// others.
     fn known(&self) -> usize {
-        let known = self.answers.iter().map(|answer| answer.sentinels).max();
-        known.unwrap_or(0).max(self.known).max(self.asked)
+        let most = self.answers.iter().map(|answer| answer.sentinels).max();
+        most.unwrap_or(0).max(self.known).max(self.asked)
     }
 
-    /// Returns how many sentinels the answer is to be of.
+    /// Returns the number of sentinels of which a majority is needed.
     fn all(&self) -> usize {
         if self.names_each {
             self.known()
@@ -98,12 +99,12 @@ impl Poll {
         }
     }
 
-    /// Returns how many sentinels must name the primary.
+    /// Returns the number of sentinels that must name the primary.
     fn most(&self) -> usize {
         self.all() / 2 + 1
     }
 
-    /// Returns the reason why there is no such address; `name` is that of the primary.
+    /// Returns the reason why there is no majority. `name` is the primary's.
     pub(super) fn error(&self, name: &str) -> Error {
         let Some(first) = self.answers.first() else {
             return self.silence();
@@ -137,12 +138,12 @@ impl Poll {
         Error::new(ErrorKind::NoPrimary, message)
     }
 
-    /// Returns the error if none has answered.
+    /// Returns the error if no sentinel has answered.
     fn silence(&self) -> Error {
-        // A wrong name or password is the same everywhere, and says more than silence.
+        // A wrong name or password is wrong for all sentinels, and explains more than silence.
         let says_more = |error: &&Error| error.kind != ErrorKind::Unreachable;
-        let known = self.silent.iter().find(says_more).or(self.silent.first());
-        match known {
+        let error = self.silent.iter().find(says_more).or(self.silent.first());
+        match error {
             Some(error) if error.kind != ErrorKind::Unreachable || self.asked == 1 => error.clone(),
             Some(error) => {
                 let message = format!("{error}; none of the {} sentinels answers", self.asked);

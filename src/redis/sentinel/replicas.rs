@@ -1,4 +1,4 @@
-//! The replicas that could follow a primary, by the lists of its sentinels. Pure.
+//! The replicas that could follow a primary, according to its sentinels' lists. Pure.
 
 use redis::Value;
 
@@ -10,19 +10,19 @@ use super::super::url::with_port;
 pub struct KnownReplica {
     /// `host:port`.
     pub address: String,
-    /// Sentinels promote one with a smaller number first, and one with 0 never.
+    /// Promotion priority. Sentinels promote the smallest number first, and 0 never.
     pub priority: u32,
-    /// Down for this sentinel, or never heard of.
+    /// True if this sentinel sees the replica down, or has never heard of it.
     pub is_down: bool,
-    /// A former primary that has come back, and isn't demoted yet.
+    /// True for a former primary that has come back, and isn't demoted yet.
     pub is_former: bool,
 }
 
-/// The priority of a replica that says nothing else.
+/// Priority of a replica that doesn't report one.
 pub(super) const PRIORITY: u32 = 100;
 
 impl KnownReplica {
-    /// Reads an entry of the answer to `SENTINEL REPLICAS`.
+    /// Parses an entry of the answer to `SENTINEL REPLICAS`.
     pub fn parse(value: &Value) -> Self {
         let text = |name| field(value, name).unwrap_or_default();
         let (flags, host) = (text("flags"), text("master-host"));
@@ -30,20 +30,20 @@ impl KnownReplica {
         Self {
             address: with_port(&text("ip"), text("port")),
             priority: text("slave-priority").parse().unwrap_or(PRIORITY),
-            // This sentinel has had no INFO of a replica without a primary (`info-refresh` 0) since it lists that, as of a former
-            // primary that is dead. Such a replica is promoted only after the sentinel has heard of it.
+            // The sentinel has received no INFO of a replica without a primary's host since it lists that replica, for example
+            // a dead former primary. Sentinels promote such a replica only after they have heard of it.
             is_down: !is_primary && host == "?"
                 || flags
                     .split(',')
                     .any(|flag| flag == "s_down" || flag == "o_down"),
-            // The replica has followed no primary since this sentinel lists it. A replica that is just being promoted calls itself a
-            // primary, too: that one is the last to do without.
+            // The replica has followed no primary since this sentinel lists it. A replica that is just being promoted also
+            // reports itself primary, but has followed one, so it has a primary's host.
             is_former: is_primary && matches!(&*host, "" | "?"),
         }
     }
 
-    /// Returns the primary in the answer to `SENTINEL MASTER` if the sentinel is replacing it by `next`: it lists the
-    /// former primary as a replica only afterwards.
+    /// Returns the primary in the answer to `SENTINEL MASTER`, if the sentinel is replacing it by `next`. The sentinel lists
+    /// the former primary as a replica only afterwards.
     pub fn replaced(primary: &Value, next: &str) -> Option<Self> {
         let is_former = false;
         let primary = field(primary, "ip").map(|_| Self::parse(primary))?;
@@ -54,9 +54,9 @@ impl KnownReplica {
     }
 }
 
-/// The replicas that count, by the lists of several sentinels: all but those that are never to follow the primary, and
-/// those that a majority of all sentinels sees down, or has never heard of, or just back as the primary that they were. No
-/// sentinel promotes one that is down, nor one of the latter before others.
+/// Returns the replicas that could be promoted, according to several sentinels' lists. Leaves out replicas with priority 0.
+/// Also leaves out those that a majority of all sentinels sees down, has never heard of, or sees as a former primary that has
+/// just come back. Sentinels promote no replica that is down, and a former primary only after others.
 pub(super) fn promotable_replicas(lists: &[&[KnownReplica]], sentinels: usize) -> Vec<String> {
     let mut promotable: Vec<String> = Vec::new();
     for replica in lists.iter().copied().flatten() {
@@ -78,7 +78,7 @@ pub(super) fn promotable_replicas(lists: &[&[KnownReplica]], sentinels: usize) -
     promotable
 }
 
-/// Whether sentinels promote this one before the other, which was the primary and has none of its data.
+/// Returns true if sentinels promote `one` before `former`, which was the primary and has none of its data.
 fn is_before(one: &KnownReplica, former: &KnownReplica) -> bool {
     let may_be_promoted = !one.is_down && !one.is_former && one.priority > 0;
     one.address != former.address && may_be_promoted && one.priority <= former.priority

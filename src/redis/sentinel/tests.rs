@@ -1,4 +1,4 @@
-//! What sentinels say and what follows, with sentinels that say what a test wants.
+//! Tests with fake sentinels, whose answers each test chooses.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -43,7 +43,7 @@ fn down(address: &str) -> KnownReplica {
     }
 }
 
-/// A sentinel that names this port, and knows as many sentinels as there are in the URL.
+/// Returns the answer of a sentinel that names this port, and knows `of` sentinels, itself included.
 fn answer(number: usize, port: u16, of: usize) -> Answer {
     Answer {
         by: format!("s{number}:1"),
@@ -57,7 +57,7 @@ fn answer(number: usize, port: u16, of: usize) -> Answer {
     }
 }
 
-/// The URL names so many sentinels, these have answered, and the others fail.
+/// Returns a poll of `asked` sentinels in the URL, of which these have answered, and the others fail.
 fn poll(names_each: bool, asked: usize, answers: Vec<Answer>) -> Poll {
     let (_, coming) = channel();
     let mut poll = Poll {
@@ -174,14 +174,14 @@ fn a_sentinel_that_takes_the_id_of_another_one_takes_no_vote_from_it() {
         let all = vec![liar.clone(), answer(1, 1, 3), answer(2, 1, 3)];
         let agreed = poll(names_each, 3, all).wait();
         assert_eq!(agreed.map(|agreed| port_of(&agreed.address)), Some(1));
-        // Nor is it the only one of two.
+        // The liar alone isn't a majority of two, either.
         let both = vec![liar.clone(), answer(1, 1, 2)];
         assert_eq!(poll(names_each, 2, both).wait(), None);
     }
 }
 
-/// A primary and the replica r2 are cut off from r3 together with one of three sentinels, which then forgets all others: it
-/// has restarted without its file, or was reset. To it, r2 is all that there is.
+/// A primary and the replica r2 are cut off from r3 together with one of three sentinels. This sentinel then forgets all
+/// others, because it has restarted without its file, or was reset: now it knows only r2.
 #[test]
 fn the_list_of_a_sentinel_that_was_reset_behind_a_cut_is_not_the_list_of_the_replicas() {
     let reset = Answer {
@@ -198,7 +198,7 @@ fn the_list_of_a_sentinel_that_was_reset_behind_a_cut_is_not_the_list_of_the_rep
         agreed.map(|agreed| agreed.replicas)
     };
     assert_eq!(replicas(3, vec![reset.clone()]), None);
-    // Nor where the URL names no others, as long as any of those that answer knows better.
+    // Even if the URL names no other sentinels, this one is no majority while it knows more.
     let knows = Answer {
         sentinels: 3,
         ..reset.clone()
@@ -208,16 +208,16 @@ fn the_list_of_a_sentinel_that_was_reset_behind_a_cut_is_not_the_list_of_the_rep
     assert_eq!(error.kind, ErrorKind::Config);
     let words = error.to_string();
     assert!(words.contains("the URL names only 1 of them"), "{words}");
-    // What each of most of them lists counts.
+    // A replica needs only one list of the majority.
     let both = replicas(3, vec![reset.clone(), whole(1)]);
     assert_eq!(both.unwrap(), ["r2:1", "r3:1"]);
-    // Of five, two are no majority, whatever they know of each other.
+    // Two of five aren't a majority, whatever they know of each other.
     let few = |number| Answer {
         sentinels: 2,
         ..whole(number)
     };
     assert_eq!(replicas(5, vec![few(0), few(1)]), None);
-    // Nor are two of the three in the URL, where a third one knows of five.
+    // Two of the three in the URL aren't a majority, either, if a third one knows five.
     let many = Answer {
         sentinels: 5,
         ..whole(1)
@@ -255,7 +255,7 @@ fn a_replica_counts_unless_most_sentinels_take_it_for_down() {
     ] {
         assert_eq!(promotable_replicas(lists, sentinels), expected);
     }
-    // One that names it twice is one.
+    // A sentinel that lists the replica twice has one vote.
     let twice = [down("down:1"), down("down:1")];
     assert_eq!(promotable_replicas(&[&twice], 2), ["down:1"]);
 }
@@ -271,20 +271,20 @@ fn a_former_primary_counts_as_a_replica_when_it_follows() {
         let list = [replica("other:1"), listed(role, host)];
         promotable_replicas(&[&list, &list], 3).len() == 2
     };
-    // Dead, or not heard of yet; a primary, as it was; and when it was demoted.
+    // Dead or not heard of yet; still a primary; and demoted.
     assert!(!counts("slave", "?"));
     assert!(!counts("master", "?"));
     assert!(counts("slave", "new"));
-    // A replica that is just being promoted has followed the primary: without it nothing counts there.
+    // A replica that is just being promoted has followed the primary. Without this replica, none would be left.
     assert!(counts("master", "primary"));
-    // Where all others have a larger number, it would be promoted first.
+    // If all others have a larger number, it would be promoted first.
     let later = KnownReplica {
         priority: 200,
         ..replica("other:1")
     };
     let lists = [later, listed("master", "?")];
     assert_eq!(promotable_replicas(&[&lists, &lists], 3).len(), 2);
-    // One sentinel alone that sees it so leaves it in.
+    // A single sentinel that sees a former primary isn't a majority, so the replica is listed.
     let lists = [[listed("master", "?")], [listed("slave", "new")]];
     assert_eq!(promotable_replicas(&[&lists[0], &lists[1]], 3), ["old:1"]);
 }
@@ -299,7 +299,7 @@ fn a_primary_that_a_sentinel_is_replacing_counts_unless_it_is_down() {
     let alive = parsed("ip old port 1 flags master role-reported master");
     assert_eq!(KnownReplica::replaced(&dead, "old:1"), None);
     assert_eq!(KnownReplica::replaced(&parsed("no primary"), "new:1"), None);
-    // The leader of a failover, and a sentinel that knows its result already.
+    // The leader of a failover, and a sentinel that already knows the result.
     let other = [replica("other:1"), down("old:1")];
     for (primary, expected) in [(dead, &["other:1"][..]), (alive, &["other:1", "old:1"])] {
         let replaced = KnownReplica::replaced(&primary, "new:1");
@@ -350,23 +350,23 @@ fn a_sentinel_that_is_quick_is_no_majority_while_others_are_outstanding() {
     }
 }
 
-/// What a sentinel says from now on.
+/// The current answers of a fake sentinel.
 #[derive(Clone)]
 struct Says {
     port: u16,
-    /// How many others it knows of.
+    /// Number of other sentinels that it knows.
     others: usize,
     replicas: Vec<&'static str>,
     after: Duration,
     is_silent: bool,
 }
 
-/// A sentinel that says what it is told to.
+/// A fake sentinel.
 #[derive(Clone)]
 struct Fake {
     server: Arc<Server>,
     says: Arc<Mutex<Says>>,
-    /// How many connections it has had.
+    /// Number of questions about the primary that it has received.
     asked: Arc<AtomicUsize>,
 }
 
@@ -381,7 +381,7 @@ fn server(at: u16, part: Part) -> Arc<Server> {
     ))
 }
 
-/// The words of the first request among these bytes, and where it ends; `None` before it is complete.
+/// Returns the words of the first request among these bytes, and its end, or `None` before it is complete.
 fn request(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     let line = |from: usize| {
         let length = bytes[from..].windows(2).position(|two| two == b"\r\n")?;
@@ -399,7 +399,7 @@ fn request(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     Some((words, at))
 }
 
-/// A server that answers each request, word by word, in this way; its port.
+/// Starts a server that answers each request with the result of `answer`. Returns its port.
 fn serve(answer: impl Fn(&[String]) -> String + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -430,10 +430,10 @@ fn array(words: &str) -> String {
 
 fn fake(number: usize, says: Says) -> Fake {
     let says = Arc::new(Mutex::new(says));
-    let asked = Arc::new(AtomicUsize::new(0));
-    let (told, count) = (Arc::clone(&says), Arc::clone(&asked));
+    let questions = Arc::new(AtomicUsize::new(0));
+    let (current, count) = (Arc::clone(&says), Arc::clone(&questions));
     let port = serve(move |words| {
-        let says = lock(&told).clone();
+        let says = lock(&current).clone();
         let port = says.port;
         if says.is_silent {
             return String::new();
@@ -460,11 +460,11 @@ fn fake(number: usize, says: Says) -> Fake {
     Fake {
         server: server(port, Part::Sentinel),
         says,
-        asked,
+        asked: questions,
     }
 }
 
-/// Three sentinels that name this port.
+/// Starts three sentinels that name this port.
 fn three(port: u16) -> (Sentinels, Vec<Fake>) {
     let says = Says {
         port,
@@ -490,7 +490,7 @@ fn slow_down(fakes: &[Fake], after: Duration) {
     }
 }
 
-/// The locks at the primary that these name, and a claim to one.
+/// Returns the locks at the primary that these sentinels name, and a claim to one of them.
 fn locks(fakes: &[Fake]) -> (Locks, Claim) {
     let nodes: Vec<String> = fakes.iter().map(|fake| fake.server.to_string()).collect();
     let access = Access {
@@ -509,7 +509,7 @@ fn asked(fakes: &[Fake]) -> usize {
     each.sum()
 }
 
-/// Waits until all questions of a first try have come in, and returns their number.
+/// Waits until all questions of a first attempt have come in, and returns their number.
 fn asked_at_first(fakes: &[Fake]) -> usize {
     while asked(fakes) < fakes.len() {
         std::thread::yield_now();
@@ -517,12 +517,12 @@ fn asked_at_first(fakes: &[Fake]) -> usize {
     asked(fakes)
 }
 
-/// How a script answers that has released a lock, renewed it, or that finds it gone.
+/// Answers of scripts: released, renewed, and lock gone.
 const DONE: &str = "*1\r\n:1\r\n";
 const RENEWED: &str = "*6\r\n:1\r\n:900\r\n:1\r\n:1\r\n:1\r\n$-1\r\n";
 const LOST: &str = "*3\r\n:0\r\n$-1\r\n$-1\r\n";
 
-/// The answer to `ROLE` of a primary with replicas at these ports, which have all of its data.
+/// Returns the answer to `ROLE` of a primary with replicas at these ports, which have all of its data.
 fn role(replicas: &[u16]) -> String {
     let each = replicas.iter();
     let each: String = each
@@ -531,8 +531,8 @@ fn role(replicas: &[u16]) -> String {
     format!("*3\r\n$6\r\nmaster\r\n:7\r\n*{}\r\n{each}", replicas.len())
 }
 
-/// A primary with the replicas that the sentinels list, which has one answer for each script; and how many scripts it has
-/// got.
+/// Starts a primary with the replicas that the sentinels list, and one answer to each script. Returns its port and a counter
+/// of the scripts that it has received.
 fn primary_that_answers(answer: &'static str) -> (u16, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let scripts = Arc::clone(&count);
@@ -551,13 +551,13 @@ fn primary() -> u16 {
     primary_that_answers(DONE).0
 }
 
-/// A port at which nobody listens.
+/// Returns a port without a listener.
 fn dead() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
 
-/// It matters which replicas there are, as under `REDLOCK_SYNC=all`; or it doesn't.
+/// Whether the names of the replicas matter, as under `REDLOCK_SYNC=all`.
 const ALL: bool = true;
 const ANY: bool = false;
 
@@ -605,7 +605,7 @@ fn one_sentinel_that_still_names_the_old_primary_keeps_no_run_there() {
             tell(&fakes[behind..=behind], old);
             let mut connection = open(&sentinels, names_each).unwrap();
             assert_eq!(port_of(&connection.server().address), new);
-            // Nor does a renewal, whichever sentinel it asks.
+            // A renewal keeps the run there, too, whichever sentinel answers first.
             let mut moves = || sentinels.has_moved(&mut connection, LONG);
             assert_eq!([moves(), moves(), moves()], [false; 3]);
         }
@@ -629,13 +629,13 @@ fn while_most_sentinels_are_down_no_run_begins_and_a_release_gets_to_the_last_pr
         let start = "only 1 of 3 sentinels named the primary \"main\" in time";
         assert!(words.starts_with(start), "{words}");
     }
-    // A server that this process hasn't reached may be any.
+    // A server that this process hasn't reached may be any server.
     let open_to_release = |within| sentinels.open_to_release(&search(&last, within, ANY));
     assert!(open_to_release(second).is_err());
     last.note_answer();
     let connection = open_to_release(second).unwrap();
     assert_eq!(port_of(&connection.server().address), port);
-    // A release goes to the next primary if most sentinels name that.
+    // A release goes to the next primary if most sentinels name it.
     let next = primary();
     for fake in &fakes {
         lock(&fake.says).is_silent = false;
@@ -654,15 +654,15 @@ fn under_sync_all_most_sentinels_name_the_primary_and_its_replicas_for_each_roun
         connection.confirming.listed.goal(Quorum::All),
         Goal::Each(both.into())
     );
-    // One that is added, by a single one of them.
+    // A single sentinel lists a new replica.
     lock(&fakes[1].says).replicas = vec!["9"];
     assert!(!sentinels.has_moved(&mut connection, LONG));
     let Goal::Each(listed) = connection.confirming.listed.goal(Quorum::All) else {
         panic!("they are listed");
     };
-    // By the first two to answer, or by others.
+    // The list comes from the first two sentinels to answer, which may include that one.
     assert!(listed.len() >= 2, "{listed:?}");
-    // Once two name another one, nothing counts here.
+    // After two name another primary, nothing is valid here.
     tell(&fakes[1..], primary());
     assert!(sentinels.has_moved(&mut connection, LONG));
     assert!(!matches!(
@@ -694,7 +694,7 @@ fn a_holder_follows_most_sentinels_to_the_next_primary() {
         let mut connection = open(&sentinels, names_each).unwrap();
         let moves = |connection: &mut Connection| sentinels.has_moved(connection, LONG);
         assert!(!moves(&mut connection));
-        // The one that replaces it says so first.
+        // The sentinel that replaces the primary is the first to name the next one.
         tell(&fakes[..1], new);
         assert!(!moves(&mut connection));
         tell(&fakes[..2], new);
@@ -705,9 +705,9 @@ fn a_holder_follows_most_sentinels_to_the_next_primary() {
     }
 }
 
-/// Releases a lock at a primary that is replaced when it has answered, and that names these replicas as connected (`None`:
-/// it is a replica itself) from then on. Returns how often the next primary was asked for the release, and how that came
-/// out; its answer is `next`.
+/// Releases a lock at a primary that is replaced just after its answer. From then on the primary names these replicas as
+/// connected (`None`: it is a replica itself). Returns how often the next primary was asked for the release, and the result.
+/// The next primary answers with `next`.
 fn released_while_replaced(
     replicas: Option<&'static [u16]>,
     quorum: Option<Quorum>,
@@ -715,15 +715,15 @@ fn released_while_replaced(
 ) -> (usize, Result<(Released, bool), Error>) {
     let (next, repeated) = primary_that_answers(next);
     let (_, fakes) = three(0);
-    let told = fakes.clone();
+    let sentinels = fakes.clone();
     let is_replaced = AtomicUsize::new(0);
     let old = serve(move |words| match words[0].as_str() {
         "ROLE" if is_replaced.load(Ordering::Relaxed) == 0 => role(&[7, 8]),
         "ROLE" => replicas.map_or_else(|| array("slave 127.0.0.1 1"), role),
-        // Any of those that are connected, by their number.
+        // WAIT counts any connected replicas.
         "WAIT" => ":2\r\n".into(),
         _ => {
-            tell(&told, next);
+            tell(&sentinels, next);
             is_replaced.store(1, Ordering::Relaxed);
             DONE.into()
         }
@@ -752,12 +752,12 @@ fn with_sync_all_a_release_is_repeated_at_the_next_primary_unless_each_listed_re
     for (what, replicas, quorum, next, times) in [
         ("each has it", Some(&[7, 8][..]), all, DONE, 0),
         ("it is demoted", None, all, DONE, 1),
-        // Among them a former primary that has just been demoted, say; as many as are listed.
+        // The others include, for example, a former primary that has just been demoted. Their number is right.
         ("others have it", Some(&[8, 9]), all, DONE, 1),
         ("none is connected", Some(&[]), all, DONE, 1),
-        // It was acknowledged, and so is no loss, where the next primary never had the lock.
+        // The release was acknowledged, so it is no loss if the next primary never had the lock.
         ("no loss", Some(&[8, 9]), all, LOST, 1),
-        // As a renewal, it needs none.
+        // A single replica was enough for the lease, and the release needs none.
         ("any", Some(&[]), Some(Quorum::AtLeast(1)), DONE, 0),
         ("without sync", Some(&[]), None, DONE, 0),
     ] {
@@ -820,7 +820,7 @@ fn while_the_primary_is_dead_each_try_asks_one_sentinel() {
             assert_eq!(error.kind, ErrorKind::NoPrimary);
         }
         assert_eq!(asked(&fakes) - before, 6);
-        // As soon as one names another primary, all are asked.
+        // After one sentinel names another primary, redlock asks all of them.
         tell(&fakes, primary());
         assert!(open(&sentinels, names_each).is_ok());
     }

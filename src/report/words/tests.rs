@@ -14,7 +14,7 @@ fn holder(who: Who) -> Holder {
     }
 }
 
-/// A lock without a holder that is known.
+/// Returns the state of a lock without a known holder.
 fn blocked() -> Busy {
     Busy {
         now_ms: 1_003_500,
@@ -66,11 +66,11 @@ fn what_is_quoted_has_an_end() {
             frozen,
             ..held_by(who.clone())
         };
-        for said in [
+        for line in [
             busy_line(&deploy(), "", &busy),
             waiting_line(&deploy(), &busy, Duration::ZERO, &Outlook::default()),
         ] {
-            assert!(said.contains("x…") && said.len() < 2000, "{said}");
+            assert!(line.contains("x…") && line.len() < 2000, "{line}");
         }
     }
 }
@@ -108,9 +108,9 @@ fn a_narrow_terminal_shows_what_to_expect_rather_than_the_command() {
     let shorter = "waiting for \"deploy\", held by runner@f…; about 1m20s left; 2nd in line";
     assert_eq!(line(79, Some(160)), shorter);
     assert_eq!(line(39, Some(160)), "waiting for \"deploy\"; 2nd in line");
-    // It takes a little longer than usual.
+    // The hold takes a little longer than usual.
     assert!(line(usize::MAX, Some(70)).ends_with("; usually done in 1m10s; 2nd in line"));
-    // It takes much longer.
+    // The hold takes much longer.
     assert!(line(usize::MAX, Some(60)).ends_with("; over its usual 1m; 2nd in line"));
     let shorter = "waiting for \"deploy\", held by runner@fv-az1234-…; 2nd in line";
     assert_eq!(line(70, Some(60)), shorter);
@@ -127,7 +127,7 @@ fn waiting_lines_and_refusals_name_a_server_of_another_host() {
     let line = |width| waiting_line_within(width, &deploy(), &blocked(), Duration::ZERO, &outlook);
     let at = "waiting for \"deploy\" at 10.0.0.5:6379, being handed over; 1 ahead";
     assert_eq!(line(99), at);
-    // A narrow terminal has room for the holder instead.
+    // On a narrow terminal the holder is more important.
     let narrow = "waiting for \"deploy\", being handed over; 1 ahead";
     assert_eq!(line(70), narrow);
     let refusal = "lock \"deploy\" at 10.0.0.5:6379 is being handed over; 1 ahead";
