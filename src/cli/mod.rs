@@ -341,9 +341,9 @@ pub struct Run {
     #[command(flatten)]
     pub acquire: AcquireOptions,
 
-    /// Action if Redis is down [default: fail]
+    /// Run without a lock if Redis is down [default: fail]
     ///
-    /// What redlock does if Redis is unreachable at the start. [env: REDLOCK_ON_UNREACHABLE]
+    /// Fail, or run without a lock, if Redis is unreachable at the start. [env: REDLOCK_ON_UNREACHABLE]
     #[arg(
         long,
         value_name = "fail|run",
@@ -514,7 +514,7 @@ pub struct Acquire {
     #[command(flatten)]
     pub acquire: AcquireOptions,
 
-    /// What to print [default: env]
+    /// Output format [default: env]
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Env, hide_default_value = true, help_heading = "Script")]
     pub format: Format,
 
@@ -751,7 +751,7 @@ pub struct Help {
 
 /// Print the completions for a shell
 ///
-/// They are those that packages install. For bash: `source <(redlock completions bash)`.
+/// Packages install the same completions. For bash: `source <(redlock completions bash)`.
 #[derive(Debug, Args)]
 pub struct Completions {
     /// The shell

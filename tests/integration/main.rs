@@ -10,6 +10,7 @@
 //! | `pages` | the README and the pages of docs/ have valid links |
 //! | `roff` | makes pages of the manual from pages of docs/ |
 //! | `tidy` | the invariants that the text of the code shows |
+//! | `words` | comments are sentences that one reads once |
 //!
 //! A new test belongs in the file of `promises/` whose line in that list it proves.
 
@@ -26,3 +27,4 @@ mod pages;
 mod promises;
 mod roff;
 mod tidy;
+mod words;
