@@ -202,7 +202,7 @@ fn a_freeze_that_is_interrupted_while_it_waits_says_that_it_goes_on() {
     let words = words!("freeze a b --drain --reason dump");
     let scripts = redis.scripts();
     let freezing = Running::start(&mut redis.redlock(words));
-    // It looks at the locks again and again.
+    // `freeze` looks at the locks again and again.
     wait_until("it waits for the holder", || redis.scripts() > scripts + 16);
     freezing.signal(Signal::SIGINT);
     let end = freezing.finish();

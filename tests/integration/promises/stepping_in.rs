@@ -134,7 +134,7 @@ fn with_no_wait_stop_returns_while_the_command_still_ends() {
     // Once more, until the caller stops waiting.
     let scripts = redis.scripts();
     let again = Running::start(&mut redis.redlock(&["stop", "a"]));
-    // It looks at the lock again and again.
+    // `stop` looks at the lock again and again.
     wait_until("it waits for the end", || redis.scripts() > scripts + 12);
     again.signal(Signal::SIGINT);
     again.finish().assert_killed_by(libc::SIGINT);
