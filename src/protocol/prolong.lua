@@ -11,7 +11,7 @@ local lock, meta, token, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 
 -- The lock is lost or released, a group's, or a key of another type.
 if redis.pcall('GET', lock) ~= token then return 0 end
--- It has no expiry, or lasts longer than the TTL, because it was extended or the clock was set back.
+-- The lock has no expiry, or lasts longer than the TTL, because it was extended or the clock was set back.
 local left = redis.call('PTTL', lock)
 if left < 0 or left > tonumber(ttl) then return 0 end
 -- Its grant isn't confirmed, or not by the replicas; it has guards; its run is over; or it has no entry.

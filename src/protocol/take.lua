@@ -19,7 +19,7 @@ local state, meta, token, ttl = KEYS[2], KEYS[3], ARGV[4], ARGV[5]
 -- The lock has a holder, waiters, or remains of either.
 if redis.call('EXISTS', KEYS[1], meta, KEYS[4], KEYS[5], KEYS[9]) > 0 then return 0 end
 local time, last, freeze = redis.call('TIME'), unpack(redis.call('HMGET', state, 'fence', 'frozen'))
--- It is frozen, or this is its first grant of the day.
+-- The lock is frozen, or this is its first grant of the day.
 if freeze and tonumber(string.match(freeze, '^%d+') or 0) > time[1] * 1000 then return 0 end
 if not last or math.floor(last / (1000 * DAY)) ~= math.floor(time[1] * 1000 / DAY) then return 0 end
 -- A notice for this token shows that an earlier request of the same run has been here.

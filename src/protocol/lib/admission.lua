@@ -3,9 +3,9 @@
 
 local COMPARED_FENCES = 1000 -- how many holders' fences are compared if the last fence isn't known
 
--- Returns the next fence. It grows with every grant, even after the state was deleted, because it is the server's
--- time in microseconds (below 2^53 until 2255). If that clock was set back, the last fence, or the holders' entries,
--- keep it growing. The fence is taken only when it is written with the hold.
+-- Returns the next fence. Fences grow with every grant, even after the state was deleted, because they are the
+-- server's time in microseconds (below 2^53 until 2255). If that clock was set back, the last fence, or the holders'
+-- entries, keep it growing. The fence is taken only when it is written with the hold.
 local function next_fence()
   local fence = time[1] * 1000000 + time[2]
   local last = tonumber(last_fence or 0)
@@ -69,8 +69,8 @@ local function add_holder(value, token, limit, slot, lease, fence, waited, phase
     redis.call('ZADD', holders, int_text(now_ms + lease), token)
     extend_expiry(holders, lease + RETENTION)
     local ours = limit < SHARED and 'redlock:slots' or 'redlock:shared'
-    -- All members track this key, so it is written as rarely as possible. It gets a third more than a member's lease,
-    -- and another member writes it only if its own lease would end later.
+    -- All members track this key, so it is written as rarely as possible. The key gets a third more than a member's
+    -- lease, and another member writes it only if its own lease would end later.
     if not value or not SHARED_VALUES[value] then
       redis.call('SET', lock, ours, 'PX', int_text(lease + lease / 3))
       value = ours

@@ -33,8 +33,8 @@ local function skew_of(entry)
   return tonumber(string.match(entry, '"skew":(%d+)') or 0)
 end
 
--- Returns the answer for a token that doesn't hold the lock: {2} if its own job has released it, otherwise {0, who
--- forced it out or nil, the entry of a present holder or nil}.
+-- Returns the answer for a token that doesn't hold the lock. {2} if its own job has released the lock, otherwise {0,
+-- who forced it out or nil, the entry of a present holder or nil}.
 local function not_held(token, value)
   if notice('released', token) then return {2} end
   local other = false

@@ -3,8 +3,8 @@
 -- @include queue
 -- @include names
 
--- Returns how long a lease lasts after its holder has asked for `ttl`; `left` is left of it. It is never shortened,
--- unless it is longer than any requested lease because the server's clock was set back.
+-- Returns how long a lease lasts after its holder has asked for `ttl`; `left` is left of it. A lease is never
+-- shortened, unless it is longer than any requested lease because the server's clock was set back.
 local function lasting(token, left, ttl)
   if left <= ttl then return ttl end
   local entry = redis.call('HGET', meta, token) or ''

@@ -18,8 +18,8 @@ local function remove_waiter(token)
   redis.pcall('HDEL', waiters, token)
 end
 
--- Removes a waiter that leaves without the lock. It may come back with its ticket, or with its token alone if the
--- reply with the ticket was lost. Its first request must not pass for a newer one if it arrives late.
+-- Removes a waiter that leaves without the lock. The waiter may come back with its ticket, or with its token alone if
+-- the reply with the ticket was lost. Its first request must not pass for a newer one if it arrives late.
 local function dequeue(token, score)
   remove_waiter(token)
   post_notice('left', token, int_text(tonumber(score)), A_WHILE)
