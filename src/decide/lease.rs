@@ -1,8 +1,9 @@
 //! Deadlines of a held lock. Pure: every moment comes in as an argument.
 //!
 //! A lease is counted from just *before* its request was sent, so it ends here before it can end at the
-//! server. Two margins are subtracted: the drift of two clocks within one TTL (1 % of the TTL and 2 ms, as in
-//! the Redlock algorithm), and the time in which a busy machine kills a process (2 %, at most 200 ms).
+//! server. Two margins are subtracted. The first is the drift of two clocks within one TTL (1 % of the TTL
+//! and 2 ms, as in the Redlock algorithm). The second is the time in which a busy machine kills a process (2
+//! %, at most 200 ms).
 //!
 //! After a failover another host's clock decides when the lease ends, because its expiry is stored as a time
 //! of day. So the largest difference between the Redis hosts' clocks (`clock_skew`) is subtracted, too.
@@ -442,7 +443,7 @@ mod tests {
     #[test]
     fn a_renewal_of_one_of_two_leases_makes_them_no_longer_and_both_are_renewed_after_it() {
         let old = lease(30, 5);
-        // One merged lease ends later, the other sooner.
+        // The first case ends later, the second sooner.
         for new in [30, 6].map(|ttl| Lease::new(at(1_000), terms(ttl, 5))) {
             for mut both in [old.merged_with(new), new.merged_with(old)] {
                 let deadline = old.deadline().min(new.deadline());

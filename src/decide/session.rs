@@ -1,4 +1,4 @@
-//! One run as a state machine: events go in, actions come out. Pure.
+//! A run as a state machine: events go in, actions come out. Pure.
 //!
 //! The lease is read from [`Renewals`], its single owner; a session never keeps or changes it. Every event
 //! checks the deadline first: after a suspend of redlock or its machine, nothing that came in meanwhile may
@@ -136,8 +136,8 @@ impl Default for Phase {
 /// Longest time of the tree to end after SIGKILL; a process that takes longer can't be killed.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time to kill a large tree, in units of the time to find it, because its processes compete for the
-/// processors in order to end (measured: 5,000 processes on two cores, idle and busy).
+/// Time to kill a large tree, in units of the time to find it. Killed processes compete for the processors in
+/// order to end (measured: 5,000 processes on two cores, idle and busy).
 const WALKS_TO_KILL: u32 = 4;
 
 /// Pause between two searches for processes that have escaped SIGKILL: long compared with a fork, short for
@@ -896,10 +896,10 @@ mod tests {
             let actions = Run::new(policy()).on(40_000, event);
             assert!(actions.starts_with("Kill(Lost)"), "{event:?}: {actions}");
         }
-        let asked = at(29_498);
+        let deadline = at(29_498);
         let minute = Duration::from_secs(60);
         for task in [Task::Renew, Task::Check] {
-            let late = answer(task, asked, held_for(minute));
+            let late = answer(task, deadline, held_for(minute));
             let actions = Run::new(policy()).learn(40_000, Ok(late));
             assert!(actions.starts_with("Kill(Lost)"), "{task:?}: {actions}");
         }
