@@ -553,8 +553,7 @@ impl Wait {
         }
         // If the server's clock went back, the age of the grant is unknown.
         let later = Duration::from_millis(grant.at_ms.checked_sub(busy.now_ms)?);
-        // By the local clock it can't be that long. The server's clock was set, and the grant may be long
-        // over.
+        // By the local clock it can't be that long: the server's clock was set, so the grant may be over.
         if later > now.since(*sent).mul_f64(1.01) + ROUNDING {
             return None;
         }
