@@ -119,7 +119,7 @@ impl Lease {
     ) -> Self {
         let valid_from = (asked + later.saturating_sub(drift(later))).min(received);
         Self {
-            // After the confirmation the lease lasts for the TTL, even if its reply is lost, but not longer.
+            // At most the TTL, because the confirmation sets the lease to that, even if its reply is lost.
             length: length.min(terms.ttl),
             is_grant: true,
             valid_from,
@@ -218,9 +218,9 @@ impl Lease {
         self.renew_at = now;
     }
 
-    /// Records a check, sent at `sent`, by which the lock is held for `left` more. Only a longer time than
-    /// that of a renewal counts, because the work itself can extend the lease. Otherwise this run's own
-    /// renewals give as much, by its own clock.
+    /// Records a check, sent at `sent`, by which the lock is held for `left` more. Only a time beyond the TTL
+    /// changes the lease, because the work itself can extend it. A shorter time adds nothing to this run's
+    /// own renewals, which rely on its own clock alone.
     pub fn confirmed(&mut self, sent: Moment, left: Duration) {
         if left > self.terms.ttl {
             self.lengthen(sent, left);
@@ -443,7 +443,7 @@ mod tests {
     #[test]
     fn a_renewal_of_one_of_two_leases_makes_them_no_longer_and_both_are_renewed_after_it() {
         let old = lease(30, 5);
-        // The first case ends later, the second sooner.
+        // The first of the new leases ends later than the old one, the second sooner.
         for new in [30, 6].map(|ttl| Lease::new(at(1_000), terms(ttl, 5))) {
             for mut both in [old.merged_with(new), new.merged_with(old)] {
                 let deadline = old.deadline().min(new.deadline());

@@ -56,7 +56,8 @@ pub enum Event<'a> {
 pub enum Action {
     /// Pass a signal on to the child.
     Forward(i32),
-    /// Pass on a signal that redlock's process group has got: to the child only if it has left the group.
+    /// Pass on a signal that redlock's whole process group has got: to the child only if it has left the
+    /// group.
     ForwardOutside(i32),
     /// Stop redlock itself, as the child was.
     Suspend,

@@ -546,7 +546,7 @@ impl Wait {
             return None;
         };
         // With a slow connection the confirmation comes first, because its answer might come when the grant
-        // is over. So it does after a published wait, which must be taken back.
+        // is over. After a published wait, too, because the note must be taken back.
         let is_allowed = self.policy.starts_on_grant && self.searches == 0;
         if !is_allowed || !is_short(heard.since(*sent)) {
             return None;

@@ -1,7 +1,7 @@
 -- check: report whether this run still holds the lock, and whether a newer run wants it to end. Read only.
 -- ARGV[4] token
 -- ARGV[5] ttl (ms) that the run asks for, or 0 if it doesn't say
--- Returns {1, ms left, who cancelled us or nil} when held; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
+-- Returns {1, ms left, who cancelled it or nil} when held; {2} when released; {0, who forced it out or nil, entry of a holder or nil} when lost
 -- @include lock
 -- @include held
 local token, ttl = ARGV[4], tonumber(ARGV[5])

@@ -250,8 +250,7 @@ impl Claim {
                 states.map(|states| (states, false))
             };
             match renewed {
-                // Not with replicas, because the node that gets the keys may have none that would confirm
-                // this.
+                // Not with replicas, because nothing is known of those of the node that gets the keys.
                 Err(error) if error.is_migration() && !connection.is_replicated() => {
                     for claim in claims {
                         if !connection.keep(claim.keeping(ttl), within)? {
@@ -274,7 +273,7 @@ impl Claim {
 
     /// Extends the lease of this claim. [`RENEW`] checks everything: first over each connection, then once an
     /// hour, and whenever [`PROLONG`] changes nothing. If replicas must confirm, every renewal is a
-    /// [`RENEW`], because they confirm its write.
+    /// [`RENEW`], which they confirm.
     fn renew_alone(
         &self,
         connection: &mut Connection,

@@ -4,7 +4,7 @@
 -- ARGV[6] how: the end of the run ('' if it never started its command)
 -- ARGV[7] keep (ms that the run keeps the lock, counted from its grant, or 0)
 -- ARGV[8] answered (1: every request for the lock got its reply, so none can arrive late; '' or missing otherwise)
--- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours
+-- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced it out or nil, entry of a holder or nil} when another client has it, or nobody
 -- @include lock
 
 local token, by_job, how, keep = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])

@@ -2,7 +2,7 @@
 -- ARGV[4] token
 -- ARGV[5] ttl (ms)
 -- ARGV[6] notify (1: the run that tracks the lock must check how long it lasts; 0)
--- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
+-- Returns {1, ms left, fence, limit, slot, who wants the run to end or nil} when renewed; {2} when released; {0, who forced it out or nil, entry of a holder or nil} when lost
 
 -- @include lock
 
