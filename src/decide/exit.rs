@@ -1,9 +1,9 @@
-//! Every exit status of redlock, and how a child's status becomes ours. Pure.
+//! Every exit status of redlock, and how a child's status becomes redlock's. Pure.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// How a redlock command ended. The numbers are those of sysexits.h and timeout(1).
+/// The end of a redlock command. The numbers are those of sysexits.h and timeout(1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// All is well.
@@ -12,30 +12,30 @@ pub enum Exit {
     Command(u8),
     /// COMMAND was killed by this signal.
     Signal(i32),
-    /// The work, or the wait for the lock, has ended by this signal, which came to redlock as well: it
-    /// ends by the signal, too, and where it can't by this status.
+    /// The work, or the wait for the lock, ended by this signal, which redlock got, too. redlock also ends by
+    /// the signal, or by this status if it can't.
     Interrupted(i32),
-    /// `redlock fence`: a later holder has been here.
+    /// `redlock fence`: a later holder has used its fence.
     StaleFence,
-    /// `redlock doctor`: something is wrong.
+    /// `redlock doctor`: a check failed.
     Unfit,
     /// `redlock status --no-success-for`: no run has succeeded in time.
     Late,
-    /// No run has ever used the name, and probably another one was meant.
+    /// No run has ever used the name, so it is probably mistyped.
     NeverUsed,
-    /// `redlock status --older-than`: there is a lock that has been held, or waited for, for so long.
+    /// `redlock status --older-than`: a lock has been held, or waited for, for so long.
     Older,
     /// Wrong usage: options, names, durations.
     Usage,
-    /// Redis can't be reached; or the command needs Linux, and this is another system.
+    /// Redis can't be reached, or the command needs Linux and this is another system.
     Unreachable,
     /// The lock stayed busy; the status is `--conflict-exit-code`.
     Busy(u8),
-    /// Redis refused us: authentication or permissions.
+    /// Redis refused the request: authentication or permissions.
     Refused,
     /// Bad configuration: file, URL, certificates, a name that another program uses.
     Config,
-    /// The lock was lost while COMMAND ran, or isn't ours to release.
+    /// The lock was lost while COMMAND ran, or another client holds the lock to release.
     Lost,
     /// A newer run had COMMAND stopped.
     Cancelled,
@@ -50,7 +50,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The number the shell sees.
+    /// Returns the number that the shell sees.
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,

@@ -1,18 +1,18 @@
-//! When redlock is suspended together with COMMAND, as a job on a terminal is. Pure.
+//! The decision when redlock is suspended together with COMMAND, as a job on a terminal is. Pure.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::signal::{SIGCONT, SIGTSTP};
 
-/// For how long COMMAND has to be stopped before we stop, too: when a shell continues the job, it may
-/// be a moment later than we are.
+/// Time for which COMMAND must be stopped before redlock stops, too. When a shell continues the job, COMMAND
+/// may continue a moment later than redlock.
 const STOPPED_FOR: Duration = Duration::from_millis(50);
 
-/// The origin of the signal that has stopped COMMAND.
+/// Origin of the signal that has stopped COMMAND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoppedBy {
-    /// Signals for jobs: the shell takes its terminal back until it continues the job.
+    /// Job-control signals: the shell takes its terminal back until it continues the job.
     JobControl,
     /// SIGSTOP for COMMAND alone, from somebody who will continue COMMAND alone.
     Other,
@@ -22,9 +22,9 @@ pub enum StoppedBy {
 #[derive(Clone, Copy, Debug)]
 pub struct JobControl {
     on_terminal: bool,
-    /// A signal to stop was passed on to COMMAND: once it is stopped, so are we.
+    /// A stop signal was passed on to COMMAND: once COMMAND is stopped, redlock stops, too.
     stop_passed_on: bool,
-    /// Since when COMMAND is known to be stopped.
+    /// Time at which COMMAND was seen stopped.
     stopped: Option<Moment>,
 }
 
@@ -37,7 +37,7 @@ impl JobControl {
         }
     }
 
-    /// A signal was passed on to COMMAND.
+    /// Records that a signal was passed on to COMMAND.
     pub fn passed_on(&mut self, signal: i32) {
         match signal {
             SIGTSTP => self.stop_passed_on = true,
@@ -46,8 +46,8 @@ impl JobControl {
         }
     }
 
-    /// COMMAND may have been stopped or continued, which `stopped_by` finds out. On a terminal a COMMAND that stops itself
-    /// stops the job, so that the shell comes back.
+    /// Records whether COMMAND is stopped, which `stopped_by` finds out. On a terminal, a COMMAND that stops
+    /// itself stops the whole job, so that the shell comes back.
     pub fn look(&mut self, stopped_by: impl FnOnce() -> Option<StoppedBy>, now: Moment) {
         let counts = |by| self.stop_passed_on || by == StoppedBy::JobControl;
         if (self.on_terminal || self.stop_passed_on) && stopped_by().is_some_and(counts) {
@@ -57,12 +57,12 @@ impl JobControl {
         }
     }
 
-    /// Forgets since when COMMAND is stopped: it may have been continued.
+    /// Forgets that COMMAND is stopped, because it may have been continued.
     pub fn forget(&mut self) {
         self.stopped = None;
     }
 
-    /// When COMMAND has been stopped for long enough, unless it is continued before.
+    /// Returns when COMMAND will have been stopped for long enough, unless it is continued before.
     pub fn due(&self) -> Option<Moment> {
         self.stopped.map(|since| since + STOPPED_FOR)
     }

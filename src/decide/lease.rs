@@ -1,77 +1,78 @@
-//! Deadlines of a lock we hold. Pure: every moment comes in as an argument.
+//! Deadlines of a held lock. Pure: every moment comes in as an argument.
 //!
-//! A lease is counted from just *before* the request that got or renewed it was sent, so it ends
-//! here before it can end at the server. What two clocks may drift apart within one TTL is taken
-//! off (1 % of the TTL and 2 ms, as in the Redlock algorithm), and what a busy machine may need to
-//! kill a process (2 %, at most 200 ms). After a failover another host's clock says when the lease ends, as its
-//! expiry is kept as a time of day: what the clocks of the Redis hosts may differ (`clock_skew`) is taken off, too.
+//! A lease is counted from just *before* its request was sent, so it ends here before it can end at the
+//! server. Two margins are subtracted. The first is the drift of two clocks within one TTL (1 % of the TTL
+//! and 2 ms, as in the Redlock algorithm). The second is the time in which a busy machine kills a process (2
+//! %, at most 200 ms).
+//!
+//! After a failover another host's clock decides when the lease ends, because its expiry is stored as a time
+//! of day. So the largest difference between the Redis hosts' clocks (`clock_skew`) is subtracted, too.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// What a lease is asked for with.
+/// Parameters of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// How long it is by each renewal.
+    /// Length of the lease after each renewal.
     pub ttl: Duration,
-    /// The time COMMAND has between SIGTERM and SIGKILL; never more than half the time that the lease is
-    /// good for is used of it.
+    /// Time that COMMAND has between SIGTERM and SIGKILL. At most half of the lease is used for it.
     pub kill_after: Duration,
-    /// What the clocks of the Redis hosts may differ, one of which may take over from another.
+    /// Largest difference between the clocks of Redis hosts that may take over from each other.
     pub clock_skew: Duration,
 }
 
-/// A TTL is at least this many times the clock skew: less would leave no time to renew and to stop COMMAND.
+/// Shortest TTL, in clock skews: less would leave no time to renew and to stop COMMAND.
 const LEAST_SKEWS: u32 = 3;
 
-/// The shortest lease for clocks that differ by this much.
+/// Returns the shortest lease for clocks that differ by this much.
 pub fn shortest_for(clock_skew: Duration) -> Duration {
     clock_skew * LEAST_SKEWS
 }
 
-/// The time that electing, promoting a replica and connecting to it take, after a primary was found dead.
+/// Time to elect and promote a replica, and to connect to it, after the primary was found dead.
 const ELECTION: Duration = Duration::from_millis(2500);
 
-/// The shortest TTL, in whole seconds, of which a lease outlives a failover that begins `down_after` the primary's death.
-/// When that dies the last renewal is up to a third of the TTL old, and 3 % are taken off for drift and killing: so five
-/// eighths are left. The replicas follow the next primary by the time that most sentinels name it.
+/// Returns the shortest TTL, in whole seconds, whose lease outlives a failover that begins `down_after` the
+/// primary's death. At that death the last renewal is up to a third of the TTL old, and 3 % are subtracted
+/// for drift and killing, so five eighths are left. The replicas follow the next primary by the time that
+/// most sentinels name it.
 pub fn ttl_for_failover(
     down_after: Duration,
     kill_after: Duration,
     clock_skew: Duration,
 ) -> Duration {
     let until_renewed = down_after + ELECTION + clock_skew;
-    // COMMAND's grace is never more than half of the lease.
+    // The grace of COMMAND is at most half of the lease.
     let ttl = (until_renewed + kill_after).saturating_mul(8) / 5;
     let ttl = ttl.min(until_renewed.saturating_mul(8));
     Duration::from_secs(ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0))
 }
 
-/// The time we may count on, and when to do what about it.
+/// A lease: how long redlock may count on it, and when to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     terms: Terms,
-    /// How long it is now.
+    /// Present length of the lease.
     length: Duration,
-    /// It was given to us by the server itself, and isn't confirmed yet.
+    /// The server granted the lease by itself, and the grant isn't confirmed yet.
     is_grant: bool,
-    /// Another run renews it, and we follow that.
+    /// Another run renews the lease, and this run follows that.
     is_shared: bool,
     valid_from: Moment,
     renew_at: Moment,
 }
 
-/// The first renewal comes soon: with it the server begins to tell us when the lock is taken away.
-/// A job that is shorter than this doesn't pay for it, and a lock that is taken away is noticed within
-/// a tenth of a second in any case.
+/// Delay of the first renewal, with which the server begins to notify redlock when the lock is taken away. A
+/// shorter job saves that request, and such a loss is still noticed within a tenth of a second.
 const FIRST_RENEWAL: Duration = Duration::from_millis(50);
 
-/// Servers are silent for as long now and then.
+/// Longest normal silence of a server: pauses of this length happen now and then.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// The longest time between two renewals, whatever the TTL: a connection that a NAT or load balancer has forgotten brings
-/// no notice of a stop request, and a run looks at its lock within a minute, including a try that fails.
+/// Longest time between two renewals, whatever the TTL. A connection that a NAT or load balancer has
+/// forgotten delivers no stop request, so a run must check its lock within a minute, even if one try fails.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Returns the usual time between two renewals of a lease.
@@ -80,7 +81,7 @@ pub fn renewal_interval(ttl: Duration) -> Duration {
 }
 
 impl Lease {
-    /// A lease by a request sent at `sent`.
+    /// Returns the lease of a request sent at `sent`.
     pub fn new(sent: Moment, terms: Terms) -> Self {
         Self {
             terms,
@@ -92,7 +93,8 @@ impl Lease {
         }
     }
 
-    /// The lease of another run's hold, which we guard: by a request sent at `sent`, `left` of it is left.
+    /// Returns the lease of a guarded hold of another run: `left` of it was left, by a request sent at
+    /// `sent`.
     pub fn of_another(sent: Moment, left: Duration, terms: Terms) -> Self {
         Self {
             length: left,
@@ -101,11 +103,13 @@ impl Lease {
         }
     }
 
-    /// A lease granted without a request, `length` long, by a message that may have been under way for any
-    /// time until it was `received`. `asked` is when we last asked the server, and `later` how much later
-    /// than that question, by its clock, the lease began: so it began at the earliest then, and, whatever
-    /// that clock was set to meanwhile, before the message came. The first renewal confirms it, and comes as soon as that
-    /// of any lease: a job that is over before then doesn't pay for it.
+    /// Returns a lease of this length, granted without a request, by a message that arrived at `received`
+    /// after an unknown delay. `asked` is the time of the last request, and `later` is how much later the
+    /// lease began, by the server's clock. So the lease began no earlier than that, and, whatever happened to
+    /// that clock, before the message arrived.
+    ///
+    /// The first renewal confirms the lease, and comes as soon as that of any lease, so a shorter job saves
+    /// it.
     pub fn granted(
         asked: Moment,
         later: Duration,
@@ -115,7 +119,7 @@ impl Lease {
     ) -> Self {
         let valid_from = (asked + later.saturating_sub(drift(later))).min(received);
         Self {
-            // By the confirmation it lasts for the TTL, whichever reply to that is lost.
+            // At most the TTL, because the confirmation sets the lease to that, even if its reply is lost.
             length: length.min(terms.ttl),
             is_grant: true,
             valid_from,
@@ -124,32 +128,33 @@ impl Lease {
         }
     }
 
-    /// From here on another client may hold the lock: COMMAND must be dead.
+    /// Returns the moment from which another client may hold the lock: COMMAND must be dead by then.
     pub fn deadline(&self) -> Moment {
         self.valid_from + self.usable(self.length)
     }
 
-    /// How long it is now, by the server.
+    /// Returns the present length, by the server.
     pub fn length(&self) -> Duration {
         self.length
     }
 
-    /// The length by each renewal.
+    /// Returns the length after each renewal.
     pub fn ttl(&self) -> Duration {
         self.terms.ttl
     }
 
-    /// How long it is by a renewal of ours, if there is any, and how much of that can be used.
+    /// Returns the length after a renewal by this run, and how much of that is usable. `None` if another run
+    /// renews it.
     pub fn by_renewal(&self) -> Option<(Duration, Duration)> {
         (!self.is_shared).then(|| (self.terms.ttl, self.usable(self.terms.ttl)))
     }
 
-    /// When to ask COMMAND to stop, so that its grace ends at the deadline.
+    /// Returns when to ask COMMAND to stop, so that its grace ends at the deadline.
     pub fn stop_at(&self) -> Moment {
         self.deadline().before(self.grace())
     }
 
-    /// Two leases that are kept together: the one that ends first, and the renewal that is due first.
+    /// Merges two leases that are renewed together: the earlier end, and the earlier renewal.
     pub fn merged_with(self, other: Self) -> Self {
         let renew_at = self.renew_at.min(other.renew_at);
         let first = if self.deadline() <= other.deadline() {
@@ -160,14 +165,14 @@ impl Lease {
         Self { renew_at, ..first }
     }
 
-    /// How old the last renewal is.
+    /// Returns the age of the last renewal.
     pub fn age(&self, now: Moment) -> Duration {
         now.since(self.valid_from)
     }
 
-    /// When it is worth a word that the server, which was `asked` then, doesn't answer, if COMMAND has to be asked to stop
-    /// at `stop_at`: when half of the lease has passed, or half of the time for tries where that is sooner, but not for a
-    /// moment of silence.
+    /// Returns when to report that the server, asked at `asked`, doesn't answer; `None` if that isn't before
+    /// COMMAND must stop at `stop_at`. The report comes after half of the lease, or after half of the time
+    /// for tries if that is sooner, but never for a moment of silence.
     pub fn silent_at(&self, asked: Moment, stop_at: Moment) -> Option<Moment> {
         let half_of_lease = self.valid_from + self.length / 2;
         let half_of_tries = asked + stop_at.since(asked) / 2;
@@ -175,15 +180,15 @@ impl Lease {
         (at < stop_at).then_some(at)
     }
 
-    /// When the next renewal is due.
+    /// Returns when the next renewal is due.
     pub fn renew_at(&self) -> Moment {
         self.renew_at
     }
 
-    /// The time between SIGTERM and SIGKILL.
+    /// Returns the time between SIGTERM and SIGKILL.
     pub fn grace(&self) -> Duration {
-        // A COMMAND that runs under a mere grant is younger than that, and what it needs most is
-        // time for the confirmation to succeed.
+        // An unconfirmed grant leaves COMMAND less grace, because COMMAND is young, and the confirmation
+        // needs most of the time.
         let share = if self.is_grant { 20 } else { 2 };
         let length = self.length.min(self.terms.ttl);
         self.terms
@@ -191,15 +196,15 @@ impl Lease {
             .min(length.saturating_sub(self.terms.clock_skew) / share)
     }
 
-    /// The time between two renewals: that of any lease of this length, or half the time until COMMAND would be
-    /// asked to stop where that is less, so that a renewal may always be late by as much.
+    /// Returns the time between two renewals: the usual one for this TTL, or half the time until COMMAND
+    /// would be asked to stop if that is less. So a renewal may always be late by as much.
     fn renewal_interval(&self) -> Duration {
         let patience = self.stop_at().since(self.valid_from);
         renewal_interval(self.terms.ttl).min(patience / 2)
     }
 
-    /// A renewal sent at `sent` succeeded. The next is due a step after this one was *due*, not
-    /// after it was done: a slow server doesn't make the schedule drift.
+    /// Records a successful renewal, sent at `sent`. The next one is due a step after this one was *due*, not
+    /// after it was done, so a slow server doesn't make the schedule drift.
     pub fn renewed(&mut self, sent: Moment) {
         self.lengthen(sent, self.terms.ttl);
         self.is_grant = false;
@@ -207,31 +212,32 @@ impl Lease {
         self.renew_at = (self.renew_at + step).clamp(sent, sent + step);
     }
 
-    /// Its next renewal is due: as others wait for the first one, or as a renewal that ended at `now` was for a part of
-    /// what this is the lease of, so that it isn't longer by that.
+    /// Makes the next renewal due now: because others wait for the first one, or because the last renewal
+    /// covered only some of the locks and so didn't extend this lease.
     pub fn renew_now(&mut self, now: Moment) {
         self.renew_at = now;
     }
 
-    /// The server said, asked at `sent`, that the lock is ours for `left` more. That counts where it is
-    /// longer than any renewal of ours makes it, as the work itself can extend it; else our renewals
-    /// say as much, by our own clock alone.
+    /// Records a check, sent at `sent`, by which the lock is held for `left` more. Only a time beyond the TTL
+    /// changes the lease, because the work itself can extend it. A shorter time adds nothing to this run's
+    /// own renewals, which rely on its own clock alone.
     pub fn confirmed(&mut self, sent: Moment, left: Duration) {
         if left > self.terms.ttl {
             self.lengthen(sent, left);
         }
     }
 
-    /// The server said, asked at `sent`, that the hold that we guard lasts for `left` more.
+    /// Records that the guarded hold lasts for `left` more, by a request sent at `sent`.
     pub fn followed(&mut self, sent: Moment, left: Duration) {
-        // Where its run hasn't renewed it, it is the same lease, of which less is left, and COMMAND keeps its grace.
+        // If its run hasn't renewed the hold, this is the same lease with less left, and COMMAND keeps its
+        // grace.
         if sent + left > self.valid_from + self.length + drift(self.length) {
             self.lengthen(sent, left);
         }
         self.renew_at = sent + self.renewal_interval();
     }
 
-    /// The lease lasts for `left` from `sent`, or as long as it does already.
+    /// Makes the lease last for `left` from `sent`, unless it lasts longer already.
     fn lengthen(&mut self, sent: Moment, left: Duration) {
         if sent + self.usable(left) > self.deadline() {
             self.valid_from = sent;
@@ -239,16 +245,16 @@ impl Lease {
         }
     }
 
-    /// What a lease of this length is good for: COMMAND must be dead before another clock says that the
-    /// lease is over, and to die takes a process a moment, when all others want the processor too.
+    /// Returns the usable part of a lease of this length. COMMAND must be dead before another clock ends the
+    /// lease, and a process takes a moment to die if all others want the processor, too.
     fn usable(&self, length: Duration) -> Duration {
         let to_die = (length / 50).min(Duration::from_millis(200));
         length.saturating_sub(self.terms.clock_skew + drift(length) + to_die)
     }
 
-    /// A renewal failed at `now`: when to try again.
+    /// Records that a renewal failed at `now`, and plans the next try.
     pub fn renewal_failed(&mut self, now: Moment) {
-        // A mere grant is over sooner than a lease is.
+        // A grant is over sooner than a confirmed lease.
         let length = if self.is_grant {
             self.length
         } else {
@@ -258,25 +264,25 @@ impl Lease {
     }
 }
 
-/// What two clocks may drift apart within a time.
+/// Returns how far two clocks may drift apart within this time.
 fn drift(time: Duration) -> Duration {
     time / 100 + Duration::from_millis(2)
 }
 
-/// The pause between two tries of a failing renewal: short against the lease, at most a second.
+/// Returns the pause between two tries of a failing renewal: short compared with the lease, at most a second.
 fn retry_pause(length: Duration) -> Duration {
     (length / 20).min(Duration::from_secs(1))
 }
 
-/// How long one try of a renewal may take: long enough for a server that is far away, short enough for
-/// another try. At most three seconds, so that the end of a run never
-/// waits longer than that for a renewer stuck in a dead connection.
+/// Returns how long one try of a renewal may take: enough for a server that is far away, but short enough for
+/// another try. At most three seconds, because the end of a run must not wait longer for a renewer with a
+/// dead connection.
 pub fn try_timeout(ttl: Duration) -> Duration {
     (ttl / 5).min(Duration::from_secs(3))
 }
 
-/// The same for the confirmation of a grant that is this long: two tries fit into it, as the answer of one
-/// that is given up is lost.
+/// Returns how long one try to confirm a grant of this length may take. Two tries fit into the grant, because
+/// the answer of an abandoned try is lost.
 pub fn confirm_timeout(grant: Duration, ttl: Duration) -> Duration {
     try_timeout(ttl).min(grant * 2 / 5)
 }
@@ -333,7 +339,7 @@ mod tests {
             terms.ttl = ttl_for_failover(down_after, terms.kill_after, ms(500));
             let mut lease = Lease::new(START, terms);
             lease.renewed(START + SECOND);
-            // It dies just before the next one.
+            // The primary dies just before the next renewal.
             let found_dead = lease.renew_at() + down_after;
             assert!(found_dead + ELECTION <= lease.stop_at(), "{terms:?}");
         }
@@ -417,7 +423,7 @@ mod tests {
         lease.followed(heard, SECOND * 20);
         assert_eq!(lease.deadline(), heard + usable(SECOND * 20));
         assert!(lease.renew_at() > heard && lease.renew_at() <= heard + SECOND * 10);
-        // It was heard before that there is more.
+        // An earlier answer already said that more is left.
         let until = lease.deadline();
         lease.followed(heard + SECOND, SECOND * 3);
         assert_eq!(lease.deadline(), until);
@@ -437,7 +443,7 @@ mod tests {
     #[test]
     fn a_renewal_of_one_of_two_leases_makes_them_no_longer_and_both_are_renewed_after_it() {
         let old = lease(30, 5);
-        // One ends later, and one sooner.
+        // The first of the new leases ends later than the old one, the second sooner.
         for new in [30, 6].map(|ttl| Lease::new(at(1_000), terms(ttl, 5))) {
             for mut both in [old.merged_with(new), new.merged_with(old)] {
                 let deadline = old.deadline().min(new.deadline());
@@ -505,7 +511,7 @@ mod tests {
     fn what_the_server_confirms_gives_no_more_than_was_asked_for() {
         let mut lease = lease(30, 5);
         let deadline = lease.deadline();
-        // By a renewal alone it would last until then.
+        // With the renewal alone it would last until then.
         lease.confirmed(at(5_000), SECOND * 30);
         assert_eq!(lease.deadline(), deadline);
         lease.renewed(at(5_000));
@@ -556,13 +562,13 @@ mod tests {
     fn a_silent_server_is_worth_a_word_at_half_of_the_lease_and_before_the_work_is_stopped() {
         for (ttl, kill_after, asked, expected) in [
             (30, 5, 10_000, Some(15_000)),
-            // After a suspension the server has a moment.
+            // After a suspend the server has a moment to answer.
             (30, 5, 20_000, Some(21_000)),
             (30, 5, 24_000, None),
             // Half of the time between the first try and the stop.
             (10, 5, 2_000, Some(3_349)),
             (60, 30, 14_000, Some(21_599)),
-            // A lease that is too short for more than a moment.
+            // A lease that is too short for more than a moment of silence.
             (2, 1, 667, None),
         ] {
             let mut lease = lease(ttl, kill_after);

@@ -1,7 +1,7 @@
-//! The lease of all that a run holds, which renewals and checks are done for it when, and what their answers mean. Pure.
+//! The lease of all held locks: when to renew or check it, and the meaning of the answers. Pure.
 //!
-//! This is the one owner of the lease: whoever decides about the work reads it here. One task is under way at a time; what
-//! becomes due meanwhile follows it.
+//! Only this module changes the lease; all decisions about the work read it here. At most one task is under
+//! way; whatever becomes due meanwhile follows it.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::decide::lease::{Lease, confirm_timeout, try_timeout};
 use crate::decide::wait::Pace;
 use crate::protocol::{Error, LeaseState, Loss, Name, Who};
 
-/// A question about locks.
+/// A request about the held locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Extend the leases.
     Renew,
-    /// Check whether the locks are still ours.
+    /// Check whether the run still holds the locks.
     Check,
     /// Extend the leases of guards to those of the holds that they guard.
     Follow,
@@ -25,14 +25,14 @@ pub enum Task {
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub task: Task,
-    /// When the task was sent.
+    /// Time at which the task was sent.
     pub sent: Moment,
-    /// The state of each lock that the task was for.
+    /// State of each lock that the task was for.
     pub states: Vec<(Name, LeaseState)>,
 }
 
 impl Answer {
-    /// Returns the end of the first lease among those that are still ours.
+    /// Returns the rest of the shortest lease among the locks that are still held.
     pub fn shortest(&self) -> Option<Duration> {
         let left = |(_, state): &(_, LeaseState)| match state {
             LeaseState::Held { left, .. } => Some(*left),
@@ -41,7 +41,7 @@ impl Answer {
         self.states.iter().filter_map(left).min()
     }
 
-    /// Whether one of the locks is lost.
+    /// Returns true if a lock is lost.
     pub fn has_lost(&self) -> bool {
         let mut states = self.states.iter();
         states.any(|(_, state)| matches!(state, LeaseState::Lost(_)))
@@ -53,16 +53,16 @@ impl Answer {
 pub enum LockNews {
     /// The lease goes on.
     Held {
-        /// By a renewal, and not by a mere check.
+        /// Whether a renewal brought this, not only a check.
         is_renewed: bool,
         /// The lease before, if it was over when the task was sent.
         too_late: Option<Lease>,
     },
-    /// This lock is not ours any more.
+    /// The run doesn't hold this lock any more.
     Lost {
         name: Name,
         loss: Loss,
-        /// The lease of all that was held, unless it was given up before.
+        /// The lease of all locks before the loss, unless the run had given up renewing.
         lease: Option<Lease>,
     },
     /// A newer run wants this one to end.
@@ -75,43 +75,44 @@ pub enum LockNews {
     Failed(Error),
 }
 
-/// The last task.
+/// Progress of the last task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum LastTask {
     /// No task was ever started.
     #[default]
     None,
     UnderWay {
-        /// A lock was added since the start: the answer isn't about all.
+        /// A lock was added after the start, so the answer doesn't cover all locks.
         is_partial: bool,
     },
     Ended,
 }
 
-/// The lease of all locks of a run, and what is to be done about it.
+/// The lease of all locks of a run, and its next tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Renewals {
-    /// Names of the locks that are held.
+    /// Names of the held locks.
     names: Vec<Name>,
-    /// The shortest length of a lease by a renewal.
+    /// The shortest TTL among the locks.
     ttl: Duration,
-    /// The lease, which ends when the first lock's lease does. `None`: no lock is held, or all are given up.
+    /// The lease, which ends when the first lock's lease does. `None`: no lock is held, or the run has given
+    /// up renewing.
     lease: Option<Lease>,
     last_task: LastTask,
-    /// When the first task was started that had no answer, if the last one hasn't had one.
+    /// Start of the first unanswered task, if the last task has had no answer.
     asks_since: Option<Moment>,
-    /// How long a granted lock is ours, until the first renewal has confirmed it.
+    /// Length of a grant, until the first renewal has confirmed it.
     grant: Option<Duration>,
-    /// When to check whether all is still ours, as the server has pushed that one of our keys changed.
+    /// Time of the next check, because the server has pushed that a lock's key changed.
     check_due: Option<Moment>,
-    /// The minimum time between two checks, however often the keys change.
+    /// Limit on the rate of checks, however often the keys change.
     checks: Pace,
     /// Another run wants this one to end.
     is_cancelled: bool,
 }
 
 impl Renewals {
-    /// Nothing is held yet.
+    /// Returns renewals without a lock.
     pub fn new() -> Self {
         Self {
             ttl: Duration::MAX,
@@ -119,37 +120,37 @@ impl Renewals {
         }
     }
 
-    /// The length of each lease by a renewal.
+    /// Returns the shortest TTL among the locks.
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    /// The lease of all that is held.
+    /// Returns the lease of all held locks.
     pub fn lease(&self) -> Option<Lease> {
         self.lease
     }
 
-    /// Whether this lock is held.
+    /// Returns true if this lock is held.
     pub fn holds(&self, name: &Name) -> bool {
         self.names.contains(name)
     }
 
-    /// Whether a task was ever started: from then on the server may push something.
+    /// Returns true if a task was ever started: from then on the server may push messages.
     pub fn has_started(&self) -> bool {
         self.last_task != LastTask::None
     }
 
-    /// Whether a task is under way.
+    /// Returns true if a task is under way.
     pub fn is_under_way(&self) -> bool {
         matches!(self.last_task, LastTask::UnderWay { .. })
     }
 
-    /// Since when the server has been asked in vain, if that is so.
+    /// Returns the time of the first unanswered request, if the server doesn't answer.
     pub fn asks_since(&self) -> Option<Moment> {
         self.asks_since
     }
 
-    /// A lock is held from now on, too.
+    /// Adds a lock that is held from now on.
     pub fn add(&mut self, name: Name, lease: Lease) {
         if let LastTask::UnderWay { is_partial } = &mut self.last_task {
             *is_partial = true;
@@ -159,50 +160,50 @@ impl Renewals {
         self.lease = Some(self.lease.map_or(lease, |all| all.merged_with(lease)));
     }
 
-    /// What is held is good for this long, until the first renewal has confirmed it.
+    /// Records that the locks are held for this long, until the first renewal has confirmed the grant.
     pub fn add_grant(&mut self, lasting: Duration) {
         self.grant = Some(lasting);
     }
 
-    /// The next renewal is due at this moment.
+    /// Makes the next renewal due at this moment.
     pub fn renew_now(&mut self, now: Moment) {
         if let Some(lease) = &mut self.lease {
             lease.renew_now(now);
         }
     }
 
-    /// Nothing is renewed from now on.
+    /// Stops all renewals.
     pub fn give_up(&mut self) {
         self.lease = None;
     }
 
-    /// Whether a renewal is to be started now. It comes behind a task that is under way.
+    /// Returns true if a renewal must start now. A task that is under way must end first.
     pub fn renewal_is_due(&self, now: Moment) -> bool {
         let renew_at = self.lease.map(|lease| lease.renew_at());
         !self.is_under_way() && renew_at.is_some_and(|at| now >= at)
     }
 
-    /// The server has pushed that one of our keys changed.
+    /// Plans a check, because the server has pushed that a lock's key changed.
     pub fn on_key_changed(&mut self, now: Moment) {
         if self.check_due.is_none() {
             self.check_due = Some(self.checks.ask_at(now));
         }
     }
 
-    /// When the next task is due; a task that is under way has to end first.
+    /// Returns when the next task is due; `None` while one is under way.
     pub fn due(&self) -> Option<Moment> {
         let renew_at = self.lease.map(|lease| lease.renew_at());
         let due = renew_at.into_iter().chain(self.check_due).min();
         due.filter(|_| !self.is_under_way())
     }
 
-    /// Returns true if a check is due, which counts as started then. A renewal comes first.
+    /// Returns true if a check is due, and takes it as started. A renewal comes first.
     pub fn take_check(&mut self, now: Moment) -> bool {
         let is_first = !self.is_under_way() && !self.renewal_is_due(now);
         is_first && self.check_due.take_if(|at| now >= *at).is_some()
     }
 
-    /// Starts a task for all that is held. Returns how long each answer may take.
+    /// Starts a task for all held locks. Returns how long each answer may take.
     pub fn start(&mut self, now: Moment) -> Duration {
         self.last_task = LastTask::UnderWay { is_partial: false };
         self.asks_since.get_or_insert(now);
@@ -212,7 +213,7 @@ impl Renewals {
         }
     }
 
-    /// Ends a task with its answers. Returns what they mean, in the order in which it is to be decided about.
+    /// Ends a task with its answers. Returns their consequences, in the order in which they must be handled.
     pub fn end(&mut self, answers: Vec<Result<Answer, Error>>, now: Moment) -> Vec<LockNews> {
         let is_partial = self.last_task == LastTask::UnderWay { is_partial: true };
         self.last_task = LastTask::Ended;
@@ -226,7 +227,7 @@ impl Renewals {
         news
     }
 
-    /// Takes in that the server, or the connection to it, has failed.
+    /// Records that the server, or the connection to it, has failed.
     pub fn fail(&mut self, error: Error, now: Moment) -> LockNews {
         if let Some(lease) = &mut self.lease {
             lease.renewal_failed(now);
@@ -240,13 +241,14 @@ impl Renewals {
         let Answer { task, sent, states } = answer;
         let is_lost = |(_, state): &(_, LeaseState)| matches!(state, LeaseState::Lost(_));
         let (lost, others): (Vec<_>, Vec<_>) = states.into_iter().partition(is_lost);
-        // A loss comes first: the answer about the others makes no lease longer that was over before. All else comes behind
-        // the lease: it doesn't end a lease that is good.
+        // A loss comes first, so that the answer about the other locks can't save a lease that was over
+        // before. All other news comes after the lease, because it doesn't end a good lease.
         for lock in lost {
             news.extend(self.learn_of(lock, task, now));
         }
         let is_over = |(_, state): &(_, LeaseState)| matches!(state, LeaseState::Released);
-        // Work that guards several holds ends with the first of them, and the others make it live no longer.
+        // Work that guards several holds ends with the first of them, so the others must not extend its
+        // lease.
         let is_over = task == Task::Follow && others.iter().any(is_over);
         news.extend(
             left.filter(|_| !is_partial && !is_over)
@@ -260,12 +262,12 @@ impl Renewals {
         }
     }
 
-    /// Extends the lease by an answer about all that is held.
+    /// Extends the lease by an answer about all held locks.
     fn extend(&mut self, task: Task, sent: Moment, left: Duration) -> Option<LockNews> {
         let lease = self.lease.as_mut()?;
         let before = *lease;
         match task {
-            // A renewal lasts for the TTL, whatever number came back.
+            // A renewal lasts for the TTL, whatever number the answer contains.
             Task::Renew => lease.renewed(sent),
             Task::Check => lease.confirmed(sent, left),
             Task::Follow => lease.followed(sent, left),
@@ -282,20 +284,20 @@ impl Renewals {
 
     fn learn_of(&mut self, lock: (Name, LeaseState), task: Task, now: Moment) -> Option<LockNews> {
         let (name, state) = lock;
-        // The job may have released it before another client took it.
+        // The job may have released the lock before another client took it.
         if !self.holds(&name) {
             return None;
         }
         match state {
             LeaseState::Held { cancelled_by, .. } => {
                 let by = cancelled_by?;
-                // Others see by a renewal that this run has seen the request.
+                // The renewal shows other clients that this run has seen the request.
                 if !std::mem::replace(&mut self.is_cancelled, true) {
                     self.renew_now(now);
                 }
                 Some(LockNews::Cancelled(name, by))
             }
-            // A guard learns this each time until the work has ended.
+            // A guard gets this answer again until the work has ended.
             LeaseState::Released if task == Task::Follow => {
                 if let Some(lease) = &mut self.lease {
                     lease.renewal_failed(now);

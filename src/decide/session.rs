@@ -1,8 +1,8 @@
-//! One run as a state machine: what happened goes in, what to do comes out. Pure.
+//! A run as a state machine: events go in, actions come out. Pure.
 //!
-//! The lease is read from [`Renewals`], its one owner; a session never keeps or changes it.
-//! The deadline is looked at before anything else, whatever the event: a redlock that was stopped,
-//! or whose machine was suspended, must not first answer a question that came in meanwhile.
+//! The lease is read from [`Renewals`], its single owner; a session never keeps or changes it. Every event
+//! checks the deadline first: after a suspend of redlock or its machine, nothing that came in meanwhile may
+//! be handled before the deadline.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -15,71 +15,72 @@ use crate::decide::renewals::{LockNews, Renewals};
 use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH, is_passed_up};
 use crate::sys::{Reach, ReceivedSignal};
 
-/// What a run was asked to do.
+/// Options and circumstances of a run.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(clippy::struct_excessive_bools)] // Each is one option, or one fact.
 pub struct Policy {
-    /// We are a job on a terminal, and the child shares our process group unless it has left it.
+    /// redlock is a job on a terminal, and the child shares its process group unless it has left the group.
     pub on_terminal: bool,
-    /// We lead the session, so the kernel tells us alone when the terminal hangs up.
+    /// redlock leads the session, so the kernel tells redlock alone when the terminal hangs up.
     pub leads_session: bool,
-    /// Go on when the lock is lost.
+    /// Continue when the lock is lost.
     pub only_warn: bool,
     /// The run lasts until all of COMMAND's tree has ended.
     pub with_children: bool,
-    /// The time between SIGTERM and SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub kill_after: Duration,
-    /// When to stop COMMAND.
+    /// Time at which to stop COMMAND.
     pub timeout_at: Option<Moment>,
-    /// A hook is to be told of what happens.
+    /// A hook must learn of events.
     pub has_hook: bool,
 }
 
-/// What happened.
+/// An input of the session.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// The time that [`Session::due`] named has come, or just a look at the clock.
+    /// The time from [`Session::due`] has come, or it is just a look at the clock.
     Tick,
     Signal(ReceivedSignal),
     /// Consequence of an answer about the locks.
     News(&'a LockNews),
-    /// COMMAND was stopped by a signal, and not together with us.
+    /// A signal stopped COMMAND, but not redlock.
     Stopped,
     /// COMMAND ended.
     Ended(ExitStatus),
-    /// COMMAND has ended, and nothing of its tree is left.
+    /// COMMAND has ended, and so has all of its tree.
     TreeEnded,
 }
 
-/// What to do about it, in this order.
+/// An output of the session, to be performed in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Pass a signal on to the child.
     Forward(i32),
-    /// Pass a signal on that our process group has: to the child if it has left the group.
+    /// Pass on a signal that redlock's whole process group has got: to the child only if it has left the
+    /// group.
     ForwardOutside(i32),
-    /// Stop ourselves, as the child was.
+    /// Stop redlock itself, as the child was.
     Suspend,
     /// Warn that the lock is lost and COMMAND continues without it.
     Warn,
     /// Ask COMMAND and all its tree to terminate.
     Terminate(StopReason),
-    /// Ask those of COMMAND's tree to terminate that the TERM hasn't reached.
+    /// Ask the processes of COMMAND's tree to terminate that the TERM hasn't reached.
     TerminateOthersThan(Reach),
-    /// Ask those of its tree to terminate that did not get the INT that COMMAND has ended after.
+    /// Ask the processes of its tree to terminate that didn't get the INT after which COMMAND ended.
     TerminateOthers,
     /// Kill COMMAND and all its tree.
     Kill(StopReason),
-    /// Kill what has escaped, or was forked meanwhile.
+    /// Kill processes that have escaped, or were forked meanwhile.
     KillRest,
-    /// Report what can't be killed, for which the lock is kept.
+    /// Report the processes that can't be killed, for which the lock is kept.
     NameSurvivors,
-    /// Report that Redis has given no answer for so long, and when COMMAND has to stop if it goes on like that.
+    /// Report how long Redis hasn't answered, and when COMMAND must stop if that goes on.
     ReportSilence {
         lasting: Duration,
         stop_in: Duration,
     },
-    /// Report that it answers again.
+    /// Report that Redis answers again.
     ReportAnswer,
     /// Tell the hook that the lock is lost.
     TellLost,
@@ -87,7 +88,7 @@ pub enum Action {
     Finish(Exit),
 }
 
-/// Why COMMAND is stopped.
+/// Reason to stop COMMAND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// The lock is lost, or is about to be.
@@ -96,32 +97,32 @@ pub enum StopReason {
     Cancelled,
     /// `--max-runtime` is over.
     Timeout,
-    /// A signal was sent to us.
+    /// redlock got a signal.
     Signal,
-    /// COMMAND has ended, by a signal, and what it has started is still there.
+    /// COMMAND was ended by a signal, and its descendants are still there.
     Leftovers,
 }
 
-/// How far the run has come.
+/// Progress of the run.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// COMMAND is at work. It may take an INT for more than a request to end: an end before `ends_by_int` is by the INT, and
-    /// a signal after that moment is another request.
+    /// COMMAND is at work. COMMAND may use an INT for more than a request to end. An end before `ends_by_int`
+    /// is due to the INT, and a signal after that moment is a new request.
     Running { ends_by_int: Option<Moment> },
     /// COMMAND was asked to terminate.
     Terminating { reason: StopReason, kill_at: Moment },
-    /// COMMAND was killed; what is left is killed again, as new processes may have been forked, up to
-    /// a moment.
+    /// COMMAND was killed. The rest of its tree is killed again up to a moment, because new processes may
+    /// have been forked.
     Killed(Killed),
 }
 
-/// Progress of killing what is left.
+/// Progress of killing the rest.
 #[derive(Clone, Copy, Debug)]
 struct Killed {
     reason: StopReason,
     again: Moment,
     until: Moment,
-    /// Something can't be killed: redlock tries again, less often, and keeps the lease for it.
+    /// Some process can't be killed: redlock tries again, less often, and keeps the lease for it.
     is_stuck: bool,
     /// A person wants redlock to end, whatever is left.
     leaves: bool,
@@ -133,22 +134,22 @@ impl Default for Phase {
     }
 }
 
-/// How long the tree may take to end after SIGKILL; what takes longer can't be killed.
+/// Longest time of the tree to end after SIGKILL; a process that takes longer can't be killed.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// To kill all processes of a large tree, which then compete for the processors in order to end, takes this many times
-/// as long as to find them (5,000 processes on two cores, idle and busy).
+/// Time to kill a large tree, in units of the time to find it. Killed processes compete for the processors in
+/// order to end (measured: 5,000 processes on two cores, idle and busy).
 const WALKS_TO_KILL: u32 = 4;
 
-/// The pause between two looks for what has escaped SIGKILL: long against a fork, short for people.
+/// Pause between two searches for processes that have escaped SIGKILL: long compared with a fork, short for
+/// people.
 const KILL_PAUSE: Duration = Duration::from_millis(10);
 
-/// Within this time the same signal is the same request, and another one no escalation: what
-/// `timeout`, a shell or an outer redlock passes on comes within milliseconds, and no one types it
-/// faster.
+/// Time within which a repeated signal is the same request, and a different signal no escalation. `timeout`,
+/// a shell or an outer redlock passes a signal on within milliseconds, and nobody types it faster.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
-/// What was slept over for so long may have been answered meanwhile, which has a moment to be taken in.
+/// Delay of a wake-up after which an answer may be waiting, and the time in which to read it first.
 const OVERSLEPT: Duration = Duration::from_millis(200);
 
 /// The state of one run.
@@ -156,34 +157,34 @@ const OVERSLEPT: Duration = Duration::from_millis(200);
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Session {
     policy: Policy,
-    /// The lock is lost: the lease protects COMMAND no more.
+    /// The lock is lost: the lease no longer protects COMMAND.
     is_lost: bool,
     phase: Phase,
-    /// When an INT or TERM was sent to us for the first time.
+    /// Time of the first INT or TERM to redlock.
     asked: Option<Moment>,
-    /// Signals that ask to end, and when each came last that was no repetition.
+    /// Signals that ask to end, and when each came last, without repetitions.
     received: Vec<(i32, Moment)>,
-    /// There is something that may not be signalled.
+    /// Some process may not be signalled.
     refused: bool,
-    /// How long it took last to find all of COMMAND's tree.
+    /// Time of the last search for all of COMMAND's tree.
     walk: Duration,
     ended: Option<ExitStatus>,
     /// Nothing of COMMAND's tree is left.
     tree_ended: bool,
-    /// What was asked to end by this signal when COMMAND itself had ended.
+    /// Signal that asked the rest of the tree to end after COMMAND itself had ended.
     rest_ended_by: Option<i32>,
-    /// It was looked much later than was planned: what has come meanwhile is taken in until then.
+    /// The session woke up much later than planned: it reads waiting answers until then.
     catches_up_until: Option<Moment>,
     /// The user knows that Redis doesn't answer.
     is_silent: bool,
-    /// The hook was told that the lock is lost.
+    /// The hook knows that the lock is lost.
     loss_told: bool,
-    /// Consequences of the event that is being taken in.
+    /// Consequences of the present event.
     actions: Vec<Action>,
 }
 
 impl Session {
-    /// COMMAND has been started.
+    /// Returns the session of a COMMAND that has just started.
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
@@ -191,23 +192,23 @@ impl Session {
         }
     }
 
-    /// Returns this lease of all that is held, if it protects COMMAND. A run may also have no lease to protect it: if Redis
-    /// couldn't be reached, or the job has released the lock.
+    /// Returns the lease of the held locks if it protects COMMAND. A run may also have no such lease, because
+    /// Redis couldn't be reached or the job has released the lock.
     fn protection(&self, lease: Option<Lease>) -> Option<Lease> {
         lease.filter(|_| !self.is_lost)
     }
 
-    /// To find all of COMMAND's tree has taken this long.
+    /// Records how long the search for all of COMMAND's tree took.
     pub fn walked(&mut self, walk: Duration) {
         self.walk = walk;
     }
 
-    /// A part of COMMAND's tree may not be signalled.
+    /// Records that some process of COMMAND's tree may not be signalled.
     pub fn was_refused(&mut self) {
         self.refused = true;
     }
 
-    /// When to look at the clock again.
+    /// Returns when to look at the clock again.
     pub fn due(&self, renewals: &Renewals) -> Option<Moment> {
         let again = match self.phase {
             Phase::Running { .. } | Phase::Terminating { .. } => None,
@@ -217,12 +218,12 @@ impl Session {
         due.chain(self.silent_at(renewals)).min()
     }
 
-    /// Whether COMMAND is at work, and isn't being stopped.
+    /// Returns true if COMMAND is at work, and isn't being stopped.
     fn is_left_alone(&self) -> bool {
         matches!(self.phase, Phase::Running { .. }) && self.ended.is_none()
     }
 
-    /// When to report that Redis doesn't answer, as far as is known now, unless the user knows.
+    /// Returns when to report that Redis doesn't answer, unless the user knows. Later news may change that.
     fn silent_at(&self, renewals: &Renewals) -> Option<Moment> {
         let lease = self.protection(renewals.lease());
         let lease = lease.filter(|_| self.is_left_alone() && !self.is_silent)?;
@@ -230,7 +231,7 @@ impl Session {
         Some(self.catches_up_until.map_or(at, |until| at.max(until)))
     }
 
-    /// Reports once that Redis doesn't answer, and once that it does again.
+    /// Reports once that Redis doesn't answer, and once that it answers again.
     fn report_silence(&mut self, renewals: &Renewals, now: Moment) {
         if self.is_silent && renewals.asks_since().is_none() {
             self.is_silent = false;
@@ -256,7 +257,7 @@ impl Session {
         }
     }
 
-    /// When COMMAND has to be asked to stop, or, if it was asked, killed: nothing else may delay that.
+    /// Returns when COMMAND must be asked to stop, or, if it was asked, killed: nothing may delay that.
     pub fn next_stop(&self, renewals: &Renewals) -> Option<Moment> {
         let lease = self.protection(renewals.lease());
         let (by_lease, other) = match self.phase {
@@ -272,10 +273,10 @@ impl Session {
         by_lease.into_iter().chain(other).min()
     }
 
-    /// Takes an event in, and says what to do.
+    /// Handles an event. Returns the actions.
     pub fn on_event(&mut self, event: Event, renewals: &Renewals, now: Moment) -> Vec<Action> {
         let was_lost = self.is_lost;
-        // We may look late, at an answer as well as at the clock.
+        // This may run late, for an answer as well as for a tick.
         let lease = match event {
             Event::News(&LockNews::Held {
                 too_late: Some(before),
@@ -296,12 +297,12 @@ impl Session {
                 self.terminate(StopReason::Cancelled, kill_at);
             }
             Event::News(LockNews::Lost { .. }) => match lease {
-                // Another one of several locks.
+                // Another one of several locks is lost.
                 Some(_) if was_lost && self.policy.only_warn => self.actions.push(Action::Warn),
                 Some(before) => self.on_lost(before, now),
                 None => {}
             },
-            // The lease tells the rest.
+            // The lease shows the rest.
             Event::Tick
             | Event::News(LockNews::Held { .. } | LockNews::Released(_) | LockNews::Failed(_)) => {}
             Event::Stopped => self.actions.push(Action::Suspend),
@@ -314,7 +315,7 @@ impl Session {
         self.report_silence(renewals, now);
         if self.policy.has_hook && !self.loss_told && self.exit() == Exit::Lost {
             self.loss_told = true;
-            // Nothing is done after the end.
+            // No action follows the end.
             let is_end = |action: &Action| matches!(action, Action::Finish(_));
             let at = self
                 .actions
@@ -346,7 +347,7 @@ impl Session {
         self.check_kill(protection, now);
     }
 
-    /// Kills COMMAND if its grace is over, and kills what is left of its tree again and again.
+    /// Kills COMMAND when its grace is over, and kills the rest of its tree again and again.
     fn check_kill(&mut self, protection: Option<Lease>, now: Moment) {
         if let Phase::Terminating { reason, kill_at } = self.phase
             && now >= kill_at
@@ -363,7 +364,7 @@ impl Session {
         }
         let is_news = is_late && !std::mem::replace(&mut killed.is_stuck, is_late);
         if is_news || now >= killed.again {
-            // To look for the rest of a large tree takes time from those that are about to end.
+            // A search in a large tree takes time from processes that are about to end.
             let walk = KILL_PAUSE.max(self.walk);
             killed.again = now + if is_late { KILL_TIMEOUT } else { walk };
             self.actions.push(Action::KillRest);
@@ -372,24 +373,25 @@ impl Session {
             .extend(is_news.then_some(Action::NameSurvivors));
     }
 
-    /// Whether no lease is left that could be kept for what can't be killed. COMMAND itself is waited for, as long as
-    /// it has got its SIGKILL.
+    /// Returns true if no lease is left that could be kept for a process that can't be killed. redlock still
+    /// waits for COMMAND itself if COMMAND could be sent SIGKILL.
     fn has_nothing_to_keep(&self, protection: Option<Lease>, now: Moment) -> bool {
         let is_kept = protection.is_some_and(|lease| now < lease.deadline());
         !is_kept && (self.ended.is_some() || self.refused)
     }
 
-    /// When COMMAND and all its tree have to be killed.
+    /// Returns when COMMAND and all its tree must be killed.
     fn kill_by(&self, lease: &Lease) -> Moment {
         lease.deadline().before(self.killing_time(lease.length()))
     }
 
-    /// What it may take to kill a large tree, but never more than leaves time for renewals of a lease of this length.
+    /// Returns the time to reserve for killing a large tree, but at most a third of the length, so that there
+    /// is time for renewals.
     fn killing_time(&self, length: Duration) -> Duration {
         (self.walk * WALKS_TO_KILL).min(length / 3)
     }
 
-    /// By when COMMAND must be dead, for who watches over us.
+    /// Returns by when COMMAND must be dead, for the watchdog.
     pub fn dead_by(&self, renewals: &Renewals) -> Option<Moment> {
         match (self.protection(renewals.lease()), self.phase) {
             _ if self.policy.only_warn => None,
@@ -399,13 +401,13 @@ impl Session {
         }
     }
 
-    /// For how long COMMAND may live by a renewal that succeeds, from when that is sent; `None`: no renewal counts.
+    /// Returns how long COMMAND may live after a successful renewal is sent; `None` if no renewal matters.
     pub fn by_renewal(&self, renewals: &Renewals) -> Option<Duration> {
         let (ttl, usable) = self.protection(renewals.lease())?.by_renewal()?;
         Some(usable.saturating_sub(self.killing_time(ttl)))
     }
 
-    /// Until when a renewal may fail without consequence.
+    /// Returns until when a renewal may fail without consequence.
     fn renewal_deadline(&self, lease: &Lease) -> Moment {
         if self.policy.only_warn {
             lease.deadline()
@@ -420,13 +422,13 @@ impl Session {
         let reach = if typed { Reach::Group } else { received.reach };
         let has_group_got_it = matches!(reach, Reach::Group | Reach::All);
         let forward = match reach {
-            // Twice is more than once: a second TERM is an order to abort for some.
+            // Not again, because some programs abort at a second TERM.
             Reach::All => None,
             Reach::Group => Some(Action::ForwardOutside(signal)),
             Reach::Unknown => Some(Action::Forward(signal)),
         };
         if is_passed_up(signal) {
-            // A hang-up may be an everyday request, to reload a configuration.
+            // A hang-up may be a routine request to reload a configuration.
             let is_repeated = |&(of, at): &(i32, Moment)| {
                 of == signal && signal != SIGHUP && now.since(at) < SAME_REQUEST
             };
@@ -445,7 +447,7 @@ impl Session {
         if let Phase::Running { ends_by_int } = &mut self.phase
             && ends_by_int.take_if(|until| now > *until).is_some()
         {
-            // COMMAND has lived on.
+            // COMMAND has survived the INT.
             self.asked = None;
         }
         let kill_at = now + self.grace(protection);
@@ -455,14 +457,14 @@ impl Session {
             Action::Terminate(StopReason::Signal)
         };
         match signal {
-            // Nobody is left who could take it for anything else.
+            // Nobody is left who could take the signal for anything else.
             SIGINT | SIGTERM if self.awaits_rest() => {
                 self.asked = Some(now);
                 self.rest_ended_by = Some(signal);
                 self.terminate_by(stop, StopReason::Signal, kill_at);
             }
             SIGINT | SIGTERM => {
-                // A typed INT is an everyday key of an interactive COMMAND.
+                // A typed INT is a routine key of an interactive COMMAND.
                 let first = if typed {
                     now
                 } else {
@@ -487,17 +489,18 @@ impl Session {
         }
     }
 
-    /// Whether COMMAND has ended, and what it has started is waited for.
+    /// Returns true if COMMAND has ended, and redlock waits for its descendants.
     fn awaits_rest(&self) -> bool {
         matches!(self.phase, Phase::Running { .. }) && self.ended.is_some()
     }
 
-    /// Whether the terminal's driver sent it: then the whole foreground group has it, and so has our group.
+    /// Returns true if the terminal's driver sent the signal: then the whole foreground group has it,
+    /// including redlock's.
     fn is_typed(&self, received: ReceivedSignal) -> bool {
         let to_the_group = match received.signal {
             SIGINT | SIGQUIT | SIGTSTP | SIGWINCH => true,
             SIGHUP => !self.policy.leads_session,
-            // A timer, say, that was set before redlock was executed.
+            // For example, a timer that was set before redlock was executed.
             _ => false,
         };
         self.policy.on_terminal && received.from_kernel && to_the_group
@@ -507,7 +510,7 @@ impl Session {
         self.ended = Some(status);
         let kill_at = now + self.grace(protection);
         match self.phase {
-            // What it has started has the grace to end, too.
+            // Its descendants have the grace to end, too.
             Phase::Running {
                 ends_by_int: Some(until),
             } if now <= until => {
@@ -527,7 +530,7 @@ impl Session {
         }
     }
 
-    /// The lock is lost, of which this was the lease.
+    /// Handles the loss of the lock, whose lease this was.
     fn on_lost(&mut self, lease: Lease, now: Moment) {
         if std::mem::replace(&mut self.is_lost, true) {
             return;
@@ -550,7 +553,7 @@ impl Session {
                 self.phase = Phase::Terminating { reason, kill_at };
                 self.actions.push(action);
             }
-            // Being stopped already; the earlier end counts, and a lost lock is the graver reason.
+            // Already being stopped: the earlier kill stays, and a lost lock is the graver reason.
             Phase::Terminating {
                 reason: before,
                 kill_at: earlier,
@@ -564,20 +567,21 @@ impl Session {
         }
     }
 
-    /// Whether COMMAND was killed.
+    /// Returns true if COMMAND was killed.
     pub fn has_killed(&self) -> bool {
         matches!(self.phase, Phase::Killed(_))
     }
 
-    /// Whether nothing that worked under the locks is left. After a kill, only the end of the whole tree shows that.
+    /// Returns true if no work under the locks is left. After a kill, only the end of the whole tree shows
+    /// that.
     pub fn is_over(&self) -> bool {
         self.tree_ended || (self.ended.is_some() && !self.has_killed())
     }
 
-    /// Supervising fails, so COMMAND is killed.
+    /// Kills COMMAND, because it can't be supervised any more.
     pub fn give_up(&mut self, now: Moment) {
         self.kill(self.reason(), now);
-        // Nobody carries out the rest.
+        // Nobody performs further actions.
         self.actions.clear();
     }
 
@@ -594,12 +598,12 @@ impl Session {
         }
     }
 
-    /// The time between SIGTERM and SIGKILL.
+    /// Returns the time between SIGTERM and SIGKILL.
     fn grace(&self, protection: Option<Lease>) -> Duration {
         protection.map_or(self.policy.kill_after, |lease| lease.grace())
     }
 
-    /// The reason for which COMMAND is stopped; a signal's, if it isn't.
+    /// Returns the reason for which COMMAND is stopped, or a signal's if it isn't.
     fn reason(&self) -> StopReason {
         match self.phase {
             Phase::Running { .. } => StopReason::Signal,
@@ -607,7 +611,7 @@ impl Session {
         }
     }
 
-    /// Returns the end of the run, as far as that is known by now.
+    /// Returns the end of the run, as far as it is known by now.
     pub fn exit(&self) -> Exit {
         match self.reason() {
             _ if self.is_lost => Exit::Lost,
@@ -621,8 +625,8 @@ impl Session {
         }
     }
 
-    /// The end of COMMAND as ours: by the same signal, where that came to us as well, and by the signal that has ended the
-    /// rest of its work.
+    /// Returns redlock's exit for the end of COMMAND: by the same signal if redlock got it, too, or by the
+    /// signal that ended the rest of its work.
     fn own_exit(&self, status: ExitStatus) -> Exit {
         match (status.signal(), self.rest_ended_by) {
             (Some(signal), _) if self.received.iter().any(|&(of, _)| of == signal) => {
@@ -678,8 +682,8 @@ mod tests {
         }
     }
 
-    /// A session and the lease that it reads. What happens comes with its time in milliseconds from START; what is done
-    /// about it is text, as `Debug` shows the actions.
+    /// A session and the lease that it reads. Events have their times in milliseconds from START; actions are
+    /// texts, as `Debug` shows them.
     #[derive(Debug)]
     struct Run {
         session: Session,
@@ -694,7 +698,7 @@ mod tests {
             }
         }
 
-        /// A run that was renewed at START for the first time.
+        /// Returns a run that was renewed at START for the first time.
         fn new(policy: Policy) -> Self {
             let mut run = Self::without_lock(policy);
             let sent = START.before(Duration::from_millis(50));
@@ -703,7 +707,7 @@ mod tests {
             run
         }
 
-        /// One whose COMMAND was stopped at START by a TERM, and killed 5 s later, in vain.
+        /// Returns a run that got a TERM at START, and whose COMMAND was killed 5 s later, in vain.
         fn killed_in_vain() -> Self {
             let mut run = Self::new(policy());
             run.on(0, sent(SIGTERM));
@@ -726,7 +730,7 @@ mod tests {
             self.on(ms, Event::TreeEnded)
         }
 
-        /// A task ends with this answer.
+        /// Ends a task with this answer.
         fn learn(&mut self, ms: u64, answer: Result<Answer, Error>) -> String {
             let news = self.renewals.end(vec![answer], at(ms)).into_iter();
             let actions = news.map(|news| self.on(ms, Event::News(&news)));
@@ -760,7 +764,7 @@ mod tests {
             )
         }
 
-        /// The job has released its only lock.
+        /// Has the job release its only lock.
         fn is_released(&mut self, ms: u64) -> String {
             self.learn_state(ms, LeaseState::Released)
         }
@@ -859,7 +863,7 @@ mod tests {
         assert_eq!(run.due(), None);
         assert_eq!(run.is_lost(200), "");
         assert_eq!(run.on(60_000, ended(7)), "Finish(Command(7))");
-        // However late that is heard.
+        // However late the answer is read.
         assert_eq!(Run::new(policy()).is_released(40_000), "");
     }
 
@@ -893,10 +897,10 @@ mod tests {
             let actions = Run::new(policy()).on(40_000, event);
             assert!(actions.starts_with("Kill(Lost)"), "{event:?}: {actions}");
         }
-        let asked = at(29_498);
+        let deadline = at(29_498);
         let minute = Duration::from_secs(60);
         for task in [Task::Renew, Task::Check] {
-            let late = answer(task, asked, held_for(minute));
+            let late = answer(task, deadline, held_for(minute));
             let actions = Run::new(policy()).learn(40_000, Ok(late));
             assert!(actions.starts_with("Kill(Lost)"), "{task:?}: {actions}");
         }
@@ -935,7 +939,7 @@ mod tests {
 
     #[test]
     fn with_on_lost_warn_each_of_several_locks_that_is_lost_is_said_once() {
-        // Also where the lease was over by then.
+        // Even if the lease was over by then.
         for ms in [1_000, 40_000] {
             let mut run = Run::new(only_warn());
             let lost = lost(run.renewals.lease());
@@ -949,7 +953,7 @@ mod tests {
     #[test]
     fn with_on_lost_warn_nothing_is_said_before_the_lease_is_over() {
         let mut run = Run::new(only_warn());
-        // COMMAND would be stopped from 24.498 s on.
+        // Otherwise COMMAND would be stopped from 24.498 s on.
         assert_eq!(run.due(), Some(at(29_498)));
         assert_eq!(run.next_stop(), Some(at(29_498)));
         assert_eq!(run.tick(29_497), "");
@@ -987,7 +991,7 @@ mod tests {
             assert_eq!(run.on(1, sent(signal)), "");
             assert_eq!(run.on(499, sent(signal)), "");
         }
-        // What a key on the terminal asked for is relayed by `timeout`.
+        // `timeout` relays the request of a typed key.
         let mut run = Run::new(on_terminal());
         assert_eq!(run.on(0, typed(SIGINT)), "ForwardOutside(2)");
         assert_eq!(run.on(1, sent(SIGINT)), "");
@@ -1014,7 +1018,7 @@ mod tests {
     fn a_command_that_lives_on_after_an_int_is_as_before() {
         let mut run = Run::new(policy());
         run.on(0, sent(SIGINT));
-        // Another one is a first one again.
+        // The next INT is a first one again.
         assert_eq!(run.on(6_000, sent(SIGINT)), "Forward(2)");
         let actions = run.on(12_000, ended(0));
         assert!(actions.ends_with("Finish(Command(0))"), "{actions}");
@@ -1124,7 +1128,7 @@ mod tests {
         first.on(0, sent(SIGTERM));
         assert_eq!(first.tick(1_000), "");
         assert_eq!(first.tick(5_000), "Kill(Signal)");
-        // Another one, whose renewal isn't answered.
+        // Another lock, whose renewal isn't answered.
         let mut second = Run::new(policy());
         second.tick(10_000);
         second.on(24_000, sent(SIGTERM));
@@ -1163,7 +1167,7 @@ mod tests {
         let mut at_once = Run::killed_in_vain();
         assert_eq!(at_once.tick(6_000), STUCK);
         assert_eq!(at_once.on(6_900, sent(SIGTERM)), "Finish(Internal)");
-        // It has a second to end by the kill, whenever the signal comes.
+        // The processes have a second to end after the kill, whenever the signal comes.
         let mut early = Run::killed_in_vain();
         assert_eq!(early.on(5_005, sent(SIGINT)), "");
         assert_eq!(early.tick(6_000), "Finish(Internal)");
@@ -1254,7 +1258,7 @@ mod tests {
             (job, typed(SIGTSTP), outside(SIGTSTP) + "; Suspend"),
             (job, typed(SIGALRM), alone(SIGALRM)),
             (job, sent(SIGHUP), alone(SIGHUP)),
-            // COMMAND may ignore it, and works on then; once it is stopped, we stop with it.
+            // COMMAND may ignore it and work on; if it stops, redlock stops with it.
             (job, sent(SIGTSTP), alone(SIGTSTP)),
             (leader, typed(SIGHUP), alone(SIGHUP)),
             (job, to_group(SIGHUP), outside(SIGHUP)),
@@ -1301,20 +1305,20 @@ mod tests {
             let silence = "ReportSilence { lasting: 15s, stop_in: 9.498s }";
             assert_eq!(run.tick(start + 15_000), silence);
             assert_eq!(run.due(), Some(at(start + 24_498)));
-            // A try that has failed is no answer.
+            // A failed try is no answer.
             assert_eq!(run.fails(start + 15_500), "");
             let answer = run.is_renewed(start + 16_500, at(start + 16_000));
             assert_eq!(answer, "ReportAnswer");
             assert_eq!(run.tick(start + 16_500), "");
         }
-        // While redlock was suspended an answer may have come.
+        // An answer may have come while redlock was suspended.
         let mut suspended = Run::new(policy());
         suspended.renewals.start(at(10_000));
         assert_eq!(suspended.tick(15_700), "");
         assert_eq!(suspended.due(), Some(at(15_700) + OVERSLEPT));
         let silence = "ReportSilence { lasting: 15.9s, stop_in: 8.598s }";
         assert_eq!(suspended.tick(15_900), silence);
-        // What is stopped already isn't threatened with that.
+        // A COMMAND that is being stopped isn't threatened with a stop.
         let mut stopping = Run::new(policy());
         stopping.renewals.start(at(10_000));
         stopping.on(14_000, sent(SIGTERM));
@@ -1329,7 +1333,7 @@ mod tests {
         assert_eq!(taken.is_lost(1), "");
         let not_renewed = Run::new(policy).tick(24_498);
         assert_eq!(not_renewed, "Terminate(Lost); TellLost");
-        // Also where it is being stopped for another reason already.
+        // Even if it is being stopped for another reason already.
         let mut stopping = Run::new(policy);
         stopping.on(0, sent(SIGTERM));
         assert_eq!(stopping.is_lost(1), "TellLost");

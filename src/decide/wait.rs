@@ -1,11 +1,11 @@
-//! One wait for one lock as a state machine: what happened goes in, what to do comes out. Pure.
+//! A wait for one lock as a state machine: events go in, actions come out. Pure.
 //!
-//! A waiter that finds a lock busy takes a place in its queue and sleeps until a message says that it
-//! has the lock; heartbeats in between keep the place, and find out what no message says. Meanwhile
-//! the lease of what is held already is kept alive, and jobs that wait for each other are noticed.
+//! A waiter that finds a lock busy takes a place in its queue. The waiter sleeps until a message says that it
+//! has the lock. Heartbeats in between keep the place, and find changes that no message announces. Meanwhile
+//! redlock renews the lease of the locks that are held already, and detects deadlocks.
 //!
-//! What is asked of the server one after the other is a phase each, so an answer that belongs to
-//! none of them changes nothing. `failing` is about a server that fails, `timing` has the times.
+//! Each request to the server has a phase of its own, so an answer in another phase changes nothing.
+//! `failing` is about a server that fails, `timing` has the times.
 
 mod failing;
 mod timing;
@@ -21,149 +21,150 @@ use crate::decide::renewals::LockNews;
 use crate::protocol::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, Place, Who};
 use crate::signal::{SIGTSTP, ends_waiting};
 
-/// What a wait knows from its start.
+/// Options and circumstances of a wait.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is one option, or one fact.
 pub struct Policy {
     pub limit: WaitLimit,
-    /// The lease that is asked for.
+    /// Parameters of the lease to request.
     pub terms: Terms,
-    /// The work may start on a grant that isn't confirmed yet.
+    /// The work may start on an unconfirmed grant.
     pub starts_on_grant: bool,
     /// The job holds other locks, so another client may wait for it.
     pub holds_others: bool,
-    /// The server has answered this process before, or the user has set a time to wait, which is for the server, too.
+    /// The server has answered this process before, or the user has set a time to wait, which applies to the
+    /// server, too.
     pub awaits_server: bool,
-    /// Replicas that are missing are waited for as a busy lock is: after a failover they need a moment until they follow the
-    /// next primary, and can't confirm anything before that.
+    /// The run waits for missing replicas as for a busy lock. After a failover they need a moment until they
+    /// follow the next primary, and can't confirm anything before that.
     pub awaits_replicas: bool,
-    /// How long it is tried to reach a server that another one may follow, where a busy lock isn't waited for.
+    /// Time for a failover, in which a run that doesn't wait for a busy lock still tries to reach a server.
     pub failover_may_take: Duration,
-    /// How long one answer may take, also where replicas have to have something before that.
+    /// Longest time until an answer, including the wait for replicas if they must confirm.
     pub answer_may_take: Duration,
-    /// How long a server may be silent, if the run goes on without a lock then.
+    /// Longest silence of a server, if the run continues without a lock after that.
     pub silence: Option<Duration>,
-    /// Progress is shown in a line that can be rewritten.
+    /// Progress is shown on a line that can be rewritten.
     pub single_line: bool,
-    /// Gives a number in 0..1, which spreads waiters that would act at the same moment. A function, as
-    /// a lock that is free needs none, and each costs a system call.
+    /// Returns a number in 0..1, which spreads waiters that would act at the same moment. A function, because
+    /// each number costs a system call, and a free lock needs none.
     pub jitter: fn() -> f64,
 }
 
-/// What happened.
+/// An input of the wait.
 #[derive(Debug)]
 pub enum Event {
-    /// The time that [`Wait::due`] named has come, as it has at the start, or just a look at the clock.
+    /// The time from [`Wait::due`] has come, as it has at the start, or it is just a look at the clock.
     Tick,
     Signal(i32),
     /// Consequence of an answer about the locks that are held already.
     News(LockNews),
-    /// A request failed, or the connection did while nothing was asked.
+    /// A request failed, or the connection did between requests.
     Failed(protocol::Error),
-    /// The server doesn't let us subscribe.
+    /// The server permits no subscription.
     SubscribeDenied,
     /// The server pushed that something has changed.
     Message,
-    /// The server pushed that the lock is ours, for a short time.
+    /// The server pushed that the waiter has the lock, for a short time.
     Granted(Grant),
-    /// The look for a deadlock is done: the cycle that this wait has to break, if there is one.
+    /// The search for a deadlock is done, with the cycle that this wait must break, if any.
     Searched(Option<Vec<CycleMember>>),
-    /// There was no connection to look for a deadlock over.
+    /// There was no connection to search for a deadlock over.
     NotSearched,
-    /// The question for the lock was sent at this moment, or may have been in part, and its answer may
-    /// take this long. Once more: a short question was answered, and the whole one was sent.
+    /// The request for the lock was sent at this moment, perhaps only in part, and its answer may take this
+    /// long. A second such event follows if the short script changed nothing and the whole one was sent.
     Sent(Moment, Duration),
-    /// The answer to it; the server may also have answered with an error.
+    /// The answer to the request; the server may also have answered with an error.
     Answered(Result<Acquired, protocol::Error>),
 }
 
-/// What to do about it, in this order.
+/// An output of the wait, to be performed in this order.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Stop ourselves, as the terminal wants it.
+    /// Stop redlock itself, as the terminal wants.
     Suspend,
-    /// Publish that we wait, for this long, and look for a deadlock.
+    /// Publish, for this long, that the job waits, and search for a deadlock.
     SearchDeadlock(Duration),
     /// Ask for the lock, with this place in its queue, if any.
     Ask(Option<Place>),
-    /// Nothing came in time: report that as a failure.
+    /// Report as a failure that no answer came in time.
     TimeOut,
-    /// Give a connection up that has failed like this.
+    /// Close a connection after this failure.
     Disconnect(protocol::Error),
-    /// Show what we wait for, as it was known this long ago.
+    /// Show the holder of the lock, as known this long ago.
     Show { busy: Rc<Busy>, age: Duration },
-    /// Show that the server is tried again: what is wrong with it, and for how long.
+    /// Show the server's problem and its duration, because redlock tries again.
     ShowOutage { kind: ErrorKind, lasting: Duration },
-    /// Show that this is over.
+    /// Show that the server answers again.
     ShowAnswer,
     /// The wait is over.
     End(End),
 }
 
-/// How a wait ends.
+/// End of a wait.
 #[derive(Clone, Debug)]
 pub enum End {
-    /// The lock is ours.
+    /// The lock is acquired.
     Acquired(Taken),
     /// The lock stayed busy.
     Busy(Rc<Busy>),
-    /// So many wait for it already, which is enough.
+    /// As many runs wait already as the run accepts.
     Crowded(u32),
-    /// This newer run wants us to give up.
+    /// This newer run has superseded this one.
     Superseded(Box<Who>),
-    /// This person has removed us from the queue.
+    /// This client has removed the run from the queue.
     Removed(Box<Who>),
-    /// This cycle has to be broken by us.
+    /// This run must break this cycle.
     Deadlock(Vec<CycleMember>),
-    /// A run succeeded this long ago, which is enough.
+    /// A run succeeded this long ago, which is recent enough.
     RecentSuccess(Duration),
-    /// A lock that was held already is gone, or another run wants it.
+    /// A lock that was held already is lost, or another run wants it.
     HeldLockGone(LockNews),
-    /// What was held already could not be renewed in time.
+    /// The locks that were held already couldn't be renewed in time.
     NotRenewed,
     Interrupted(i32),
-    /// The lock came so late, several times, that its lease was almost over.
+    /// The lock came several times so late that its lease was almost over.
     TooSlow,
     Failed(protocol::Error),
 }
 
-/// A lock that is ours.
+/// An acquired lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
     pub lease: Lease,
     pub fence: u64,
     pub slot: u32,
     pub waited: Duration,
-    /// The length of a grant that has to be confirmed; there is time to start work before that.
+    /// Length of an unconfirmed grant; there is time to start the work before its confirmation.
     pub granted: Option<Duration>,
 }
 
-/// How far the wait has come. `asked` is when the current question was allowed.
+/// Progress of the wait. `asked` is the time at which the pace allowed the current request.
 #[derive(Clone, Debug)]
 enum Phase {
-    /// The next question would come too soon after the others.
+    /// The next request would come too soon after the others.
     Pausing {
         until: Moment,
     },
-    /// Nothing was asked yet, or the server has failed and is asked again later.
+    /// No request was sent yet, or the server has failed and gets another one later.
     Connecting {
         until: Moment,
     },
-    /// Whether this wait is part of a deadlock is being found out.
+    /// A search for a deadlock is under way.
     Searching {
         asked: Moment,
     },
-    /// The question for the lock is being sent, over a fresh connection where that is needed.
+    /// The request for the lock is being sent, over a fresh connection if necessary.
     Sending {
         asked: Moment,
     },
-    /// Its answer is awaited.
+    /// The answer is awaited.
     Asking {
         asked: Moment,
         sent: Moment,
         until: Moment,
     },
-    /// We are in the queue, by the answer to the question that was sent then.
+    /// The waiter is in the queue, by the answer to the request sent at `sent`.
     Queued {
         busy: Rc<Busy>,
         sent: Moment,
@@ -173,29 +174,29 @@ enum Phase {
     Over,
 }
 
-/// Whether the server can be reached.
+/// State of the contact with the server.
 #[derive(Clone, Copy, Debug)]
 enum Contact {
-    /// It has never answered.
+    /// The server has never answered.
     Unreached,
     Answers,
-    /// The server has answered before, or others know of it, and it fails since this moment.
+    /// The server has answered before, or others know of it, but it has failed since this moment.
     Fails {
         since: Moment,
     },
 }
 
-/// After how long a waiter looks whether it is part of a deadlock. The second time is for those that
-/// began to wait at the same moment, and hadn't published it yet. Later on each heartbeat looks.
+/// Delays of the first searches for a deadlock. The second one is for waiters that began to wait at the same
+/// moment, and hadn't published that yet. Later each heartbeat searches.
 const SEARCH_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
 
-/// After this many leases that came too late the server counts as too slow.
+/// Number of leases that came too late after which the wait ends, because the server is too slow.
 const MOST_TOO_LATE: u32 = 3;
 
-/// By how much two times that a server gives in milliseconds may be off.
+/// Largest error of the difference of two server times in milliseconds.
 const ROUNDING: Duration = Duration::from_millis(20);
 
-/// An entry in the queue, and the note that a job waits, live for this many heartbeats.
+/// Lifetime, in heartbeats, of an entry in the queue, and of the note that a job waits.
 const HEARTBEATS: u32 = 3;
 
 /// The state of one wait.
@@ -207,29 +208,29 @@ pub struct Wait {
     phase: Phase,
     contact: Contact,
     pace: Pace,
-    /// Our place in the queue; none before the lock was found to be busy.
+    /// The place in the queue; none before the lock was first busy.
     place: Option<Place>,
-    /// The server may know our token: as a holder's, or in its queue.
+    /// The server may know the token, as a holder's or in the queue.
     is_known: bool,
-    /// A question was sent and not answered, so that it may still arrive.
+    /// A request was sent and not answered, so it may still arrive.
     unanswered: bool,
-    /// The lock was found to be busy.
+    /// The lock was busy.
     was_busy: bool,
-    /// How often the lock came so late that its lease was almost over.
+    /// Number of times that the lock came when its lease was almost over.
     too_late: u32,
-    /// How many of the first looks for a deadlock are behind us.
+    /// Number of first searches for a deadlock that are done.
     searches: usize,
-    /// For how long others may believe that we wait.
+    /// Time for which the note says that the job waits.
     waiting_for: Duration,
     progress: ProgressSchedule,
-    /// The server is being tried again.
+    /// The failure of the server, while redlock tries again.
     outage: Option<Outage>,
-    /// Consequences of the event that is being taken in.
+    /// Consequences of the present event.
     actions: Vec<Action>,
 }
 
 impl Wait {
-    /// A wait that begins at this moment.
+    /// Returns a wait that begins at this moment.
     pub fn new(policy: Policy, began: Moment) -> Self {
         Self {
             policy,
@@ -254,17 +255,17 @@ impl Wait {
         }
     }
 
-    /// Whether the server may know our token, as a holder's or in its queue.
+    /// Returns true if the server may know the token, as a holder's or in the queue.
     pub fn is_known(&self) -> bool {
         self.is_known
     }
 
-    /// Returns whether the server may still receive a request of this wait, because one had no answer.
+    /// Returns true if the server may still receive a request of this wait, because one had no answer.
     pub fn has_pending_request(&self) -> bool {
         self.unanswered || matches!(self.phase, Phase::Sending { .. } | Phase::Asking { .. })
     }
 
-    /// By when all is over where the server is silent: the time to wait, and that of one answer.
+    /// Returns the latest end with a silent server: the time to wait plus that of one answer.
     pub fn ends_by(&self) -> Option<Moment> {
         match self.policy.limit {
             WaitLimit::Until(end) if end > self.began => Some(end + self.policy.answer_may_take),
@@ -272,13 +273,13 @@ impl Wait {
         }
     }
 
-    /// Until when the last question is answered, at the latest: what it may have done has to be taken back after that.
+    /// Returns the time limit for the last answer. The rest is for taking back whatever the request did.
     pub fn last_answer(&self) -> Option<Moment> {
         let by = self.ends_by()?;
         Some(by.before(self.policy.answer_may_take / 4))
     }
 
-    /// When to look at the clock again.
+    /// Returns when to look at the clock again.
     pub fn due(&self) -> Option<Moment> {
         let phase = match &self.phase {
             Phase::Pausing { until }
@@ -292,7 +293,7 @@ impl Wait {
         phase.into_iter().chain(outage).min()
     }
 
-    /// Takes an event in, and says what to do. `held` is the lease of what is held already.
+    /// Handles an event. Returns the actions. `held` is the lease of the locks that are held already.
     pub fn on_event(&mut self, event: Event, held: Option<Lease>, now: Moment) -> Vec<Action> {
         if let Phase::Over = self.phase {
             return Vec::new();
@@ -303,9 +304,9 @@ impl Wait {
                 self.end(End::Interrupted(signal));
             }
             Event::Signal(SIGTSTP) => self.actions.push(Action::Suspend),
-            // Nothing works under a lease yet.
+            // No work runs under a lease yet.
             Event::Signal(_) | Event::News(LockNews::Held { .. } | LockNews::Failed(_)) => {}
-            // Without what is held already, the lock that is waited for is of no use.
+            // Without the locks that are held already, the awaited lock is useless.
             Event::News(news) => self.end(End::HeldLockGone(news)),
             Event::Failed(error) => self.on_failure(error, now),
             Event::SubscribeDenied => {
@@ -334,7 +335,8 @@ impl Wait {
                 }
             }
             Event::Sent(sent, within) => {
-                // A short question was answered: this ends no outage, as the whole one may never be.
+                // The short script was answered, but the outage goes on, because the whole script may never
+                // be.
                 if let (Phase::Asking { .. }, Contact::Unreached) = (&self.phase, self.contact) {
                     self.contact = Contact::Answers;
                 }
@@ -359,7 +361,7 @@ impl Wait {
         self.actions.push(Action::End(end));
     }
 
-    /// Looks at the clock: first whether what is held already is safe.
+    /// Looks at the clock: first whether the locks that are held already are safe.
     fn on_tick(&mut self, held: Option<Lease>, now: Moment) {
         if held.is_some_and(|lease| now >= lease.stop_at()) {
             return self.end(End::NotRenewed);
@@ -410,9 +412,9 @@ impl Wait {
         self.searches = SEARCH_AFTER.iter().filter(is_over).count();
     }
 
-    /// Asks again, as something may have changed.
+    /// Asks again, because something may have changed.
     fn ask_again(&mut self, now: Moment) {
-        // What comes at another time is found out by the next question, or by this one.
+        // In other phases the current or the next request finds the change.
         if let Phase::Queued { .. } = self.phase {
             self.ask(now);
         }
@@ -437,7 +439,7 @@ impl Wait {
         self.is_known = match &answer {
             Acquired::Held { .. } | Acquired::Removed(_) => true,
             Acquired::Crowded(_) | Acquired::Superseded(_) => self.unanswered,
-            // Without a place nothing of us is left there.
+            // Without a place the server keeps nothing of this run.
             Acquired::RecentSuccess(_) | Acquired::Busy(_) => {
                 self.place.is_some() || self.unanswered
             }
@@ -449,7 +451,7 @@ impl Wait {
                     let taken = self.taken(lease, fence, slot, now);
                     return self.end(End::Acquired(taken));
                 }
-                // Asked again it is lengthened, if the server has become faster.
+                // The next request lengthens the lease, if the server has become faster.
                 self.too_late += 1;
                 if self.too_late < MOST_TOO_LATE {
                     self.ask(now);
@@ -460,7 +462,7 @@ impl Wait {
             Acquired::RecentSuccess(ago) => self.end(End::RecentSuccess(ago)),
             Acquired::Crowded(waiting) => self.end(End::Crowded(waiting)),
             Acquired::Superseded(by) => self.end(End::Superseded(by)),
-            // The lock may be granted to us, for somebody to get it from us at once.
+            // The run must release the lock, which may have been granted to it before the removal.
             Acquired::Removed(by) => self.end(End::Removed(by)),
             Acquired::Busy(busy) => {
                 self.contact = Contact::Answers;
@@ -470,7 +472,7 @@ impl Wait {
         }
     }
 
-    /// Returns a lock that is ours, and how long we have waited for it, if it was busy.
+    /// Returns the acquired lock, with the time of the wait if the lock was busy.
     fn taken(&self, lease: Lease, fence: u64, slot: u32, now: Moment) -> Taken {
         let waited = self.was_busy.then(|| now.since(self.began));
         Taken {
@@ -489,7 +491,7 @@ impl Wait {
             ticket: busy.ticket.or(before.ticket),
             polls: before.polls || busy.polls,
         };
-        // Each call clears some of them away.
+        // Each call removes some of the dead waiters.
         let (ahead, left) = if busy.is_behind_dead {
             (0, Some(Duration::ZERO))
         } else {
@@ -505,11 +507,11 @@ impl Wait {
         };
         let was_queued = self.place.replace(place).is_some();
         if !was_queued {
-            // At once, now with a place in the queue.
+            // Asks at once, now with a place in the queue.
             return self.ask(now);
         }
         self.waiting_for = heartbeat(busy.ahead) * HEARTBEATS;
-        // What the user is shown first is to be fresh.
+        // The first progress message must be fresh.
         let first = self.progress.first().filter(|first| *first > now);
         let search = SEARCH_AFTER.get(self.searches);
         let search = search.filter(|_| self.policy.holds_others);
@@ -535,8 +537,7 @@ impl Wait {
         }
     }
 
-    /// The work may start on a grant that is confirmed later, if it can be known that
-    /// enough is left of that short lease.
+    /// Starts the work on a grant that is confirmed later, if enough of that short lease is certainly left.
     fn start_on_grant(&self, grant: Grant, now: Moment) -> Option<Taken> {
         let Phase::Queued {
             busy, sent, heard, ..
@@ -544,15 +545,15 @@ impl Wait {
         else {
             return None;
         };
-        // Far away the confirmation comes first: its answer might come when the grant is over. And
-        // what others may have read of our wait has to be taken back.
+        // With a slow connection the confirmation comes first, because its answer might come when the grant
+        // is over. After a published wait, too, because the note must be taken back.
         let is_allowed = self.policy.starts_on_grant && self.searches == 0;
         if !is_allowed || !is_short(heard.since(*sent)) {
             return None;
         }
-        // A server whose clock went back says nothing about how long ago that was.
+        // If the server's clock went back, the age of the grant is unknown.
         let later = Duration::from_millis(grant.at_ms.checked_sub(busy.now_ms)?);
-        // By our own clock it can't be that long: the server's was set, and the grant may be long over.
+        // By the local clock it can't be that long: the server's clock was set, so the grant may be over.
         if later > now.since(*sent).mul_f64(1.01) + ROUNDING {
             return None;
         }
@@ -560,7 +561,7 @@ impl Wait {
             return None;
         }
         let terms = self.policy.terms;
-        // Nor is that lease worth starting on where most of it is what clocks may differ.
+        // A lease that is mostly clock skew isn't worth starting on.
         if grant.lasting < shortest_for(terms.clock_skew) {
             return None;
         }

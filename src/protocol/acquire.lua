@@ -1,16 +1,16 @@
--- acquire: take the lock, confirm a grant, or take a place in the queue; also the heartbeat of a waiter.
+-- acquire: take the lock, confirm a grant, or join the queue; also a waiter's heartbeat.
 -- ARGV[4] token
 -- ARGV[5] ttl (ms)
 -- ARGV[6] limit
--- ARGV[7] who (JSON)
--- ARGV[8] place ('' none; it listens to its channel, 'listen', or, in a cluster, to that of its slot, 'shard'; or 'poll')
--- ARGV[9] ticket ('' for a new one, or one whose number was lost with a reply)
--- ARGV[10] supersede (0: no, 1: the older ones in the queue, 2: the holders too)
--- ARGV[11] number in an outside order or ''
--- ARGV[12] once (ms that a success counts, 0, or '=' and the key with which one counts)
--- ARGV[13] repair (1 or 0)
--- ARGV[14] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; '' or left out otherwise)
--- ARGV[15] behind how many others it doesn't wait ('' or left out when it waits behind any number)
+-- ARGV[7] who: the run, its entry in JSON
+-- ARGV[8] place: '' not in the queue; 'listen' woken by its own channel; 'shard' by the channel of its hash slot, in a cluster; 'poll'
+-- ARGV[9] ticket ('' for a new one, or for one that was lost together with a reply)
+-- ARGV[10] supersede (0: no, 1: older runs in the queue, 2: also the holders)
+-- ARGV[11] number in an outside order (--seq), or ''
+-- ARGV[12] once: how recent a success suffices (ms), 0, or '=' and the key of a success that suffices
+-- ARGV[13] repair (1: give a lock without an expiry one; 0)
+-- ARGV[14] sync (1: the grant is valid only when replicas have it, which a renewal confirms then; '' or missing otherwise)
+-- ARGV[15] the most waiters that it joins the queue behind ('' or missing: any number)
 -- Returns {1, fence, slot} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if dead waiters are left in front of it, which it clears away by asking again, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has; {5, how many} when so many wait already
 -- @include lock
 -- @include text
@@ -19,24 +19,24 @@ local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), AR
 local place, ticket, supersede, number = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
 local once, repair, sync, most_waiting = ARGV[12], ARGV[13], (ARGV[14] or '') ~= '', tonumber(ARGV[15] or '')
 
--- A single function: those in it reach the variables above through it. Each would take longer to look them up itself than the
--- commands take.
+-- A single function, because its local functions reach the variables above as upvalues. Looking them up once more
+-- would take each function longer than its commands.
 return (function()
 
 -- @include lease
 -- @include once
 
--- A run that ignores the freeze waits for none that the freeze keeps out.
+-- A run that ignores the freeze doesn't wait for runs that the freeze keeps out.
 local is_exempt = ignores_freezes(who)
 local is_kept_out = frozen > 0 and not is_exempt
 local others = is_kept_out and queue or line
 
--- Others read its number in its entries.
+-- Other requests read this number in the run's entries.
 if number then who = string.gsub(who, '^{', '{"order":' .. int_text(number) .. ',', 1) end
 
 local repaired = 0
 
--- The token has the lock already: by a grant to be confirmed, or by a request whose reply was lost.
+-- The token holds the lock already, because of a grant to confirm, or of a request whose reply was lost.
 local function accept(value)
   extend_lease(token, value, ttl)
   local hold = read_hold(confirm(token, value, ttl, sync))
@@ -45,7 +45,7 @@ local function accept(value)
   return {1, fence, tonumber(hold.slot or 0)}
 end
 
--- `more`: dead waiters are left in front of it.
+-- Builds the answer for a busy lock. `more`: dead waiters may be left in front of this run.
 local function busy(ahead, polls, more)
   local value = redis.call('GET', lock)
   local holder, left, count = value, 0, 1
@@ -69,7 +69,7 @@ local function busy(ahead, polls, more)
   return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, is_kept_out and freeze, repaired, more and 1 or 0, stopping or false}
 end
 
--- A newer run makes this one give up.
+-- Withdraws this run, because a newer one has superseded it.
 local function give_up(by)
   local its = redis.call('ZSCORE', queue, token)
   if its then
@@ -87,11 +87,12 @@ if ago and (key or ago < tonumber(once)) then return {3, ago} end
 local value = lock_value()
 if type(value) == 'table' then return value end
 if is_held(token, value) then
-  -- Who reads this hasn't started its command. A request that arrives late may be that of a run that has,
-  -- so that nothing is freed here.
+  -- The run that reads this answer hasn't started its command. But this request may be a late one of a run that has
+  -- started it, so nothing is freed here.
   local cancelled = cancelled_by(token, redis.call('HGET', meta, token))
   if cancelled then
-    -- Asked once more when its lease is over, it is answered the same. A write that a full server accepts comes first.
+    -- Posted again, so that a repeated request gets the same answer when its lease is over. The PEXPIRE comes first,
+    -- because a full server accepts it.
     redis.call('PEXPIRE', state, int_text(2 * RETENTION))
     post_notice('cancelled', token, cancelled, DAY)
     return {4, cancelled}
@@ -104,25 +105,25 @@ if not value and frozen > 0 then
 end
 
 local score, cancelled = false, false
--- The server knows the number by the token, also for a while after that has left the queue.
+-- The server knows the ticket by the token, even for a while after the token has left the queue.
 if place ~= '' then score = redis.call('ZSCORE', queue, token) end
 if score then
   ticket = int_text(tonumber(score))
 else
-  -- A person doesn't want it to wait any more, or has stopped it when its grant wasn't confirmed yet. Or its own
-  -- run has withdrawn it, and this request was held up on its way.
+  -- Somebody removed it from the queue, or took its grant away before it was confirmed. Or its own run has withdrawn
+  -- it, and this request was delayed.
   local removed = notice('removed', token)
   if removed then return {4, removed} end
   cancelled = notice('cancelled', token)
   if ticket == '' then
     ticket = notice('left', token) or ''
-    -- Its grant has run out, and another client has got the lock since.
+    -- Its grant has expired, and another client has taken the lock since.
     local hold = read_hold(redis.call('HGET', meta, token))
     if hold.phase == 'granted' then ticket = hold.number end
   end
 end
--- Another run has a larger number in the outside order: the last holder, or a waiter, also one that has got a
--- grant. One that has left the queue without the lock displaces no other.
+-- Another run has a larger number in the outside order: the last holder, or a waiter, even one with an unconfirmed
+-- grant. A run that has left the queue without the lock supersedes nobody.
 if number then
   local newest, by, waiter, granted = unpack(redis.call('HMGET', state, 'number', 'number_by', 'number_waits', 'number_granted'))
   if number < (tonumber(newest) or number) then return give_up(by) end
@@ -133,23 +134,23 @@ if number then
     if theirs and number < tonumber(theirs) then return give_up(who) end
   end
 end
--- A run that came later has made the older ones give up.
+-- A later run has superseded this one.
 if ticket ~= '' and is_superseded(ticket, who) then return give_up(redis.call('HGET', state, 'superseded_by')) end
 if cancelled then return {4, cancelled} end
 
 local queued = redis.call('EXISTS', others) == 1
 if queued and place == '' then
-  -- It may be that no waiter in the queue is alive.
+  -- Perhaps no waiter in the queue is alive.
   grant_next(value)
   queued = redis.call('EXISTS', others) == 1
   value = redis.call('GET', lock)
-  -- Or that it is the next one itself: its first request has come late.
+  -- Or this run is the next waiter, if its first request has come late.
   if is_held(token, value) then return accept(value) end
 end
 
-local COUNTED = 200 -- among how many ahead of it one call counts those that wait
+local COUNTED = 200 -- how many of the waiters ahead one call checks
 
--- Counts waiters ahead of this one, up to `most`. A listener that no message reaches is dead.
+-- Returns how many live waiters are ahead of this one, up to `most`. A listener that no message reaches is dead.
 local function count_ahead(most)
   local waiting = 0
   for _, other in ipairs(redis.call('ZRANGE', others, 0, COUNTED - 1)) do
@@ -165,17 +166,17 @@ local function count_ahead(most)
   return waiting
 end
 
--- The last ticket that was given. It never falls below those in the queue, whatever becomes of the state.
+-- Returns the last ticket that was given. Never less than the tickets in the queue, even if the state was deleted.
 local function last_ticket()
   return tonumber(redis.call('HGET', state, 'ticket')) or tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0)
 end
 
--- Makes the older waiters give up; if a freeze keeps this run out, only those that it keeps out, too.
+-- Supersedes the older waiters. If a freeze keeps this run out, only the waiters that the freeze keeps out, too.
 local function supersede_older(newest)
   superseded = tonumber(newest)
   if not is_kept_out then superseded_exempt = superseded end
   set_state('superseded', newest, 'superseded_exempt', int_text(superseded_exempt), 'superseded_by', who)
-  -- The same request, if it arrives once more when its run is over, must not pass for a newer one.
+  -- If this request arrives again after its run has ended, it must not pass for a newer one.
   post_notice('left', token, newest, A_WHILE)
 end
 
@@ -184,16 +185,17 @@ if not queued then
   if slot then
     local fence = next_fence()
     add_holder(value, token, limit, slot, ttl, fence, 0, sync and 'held:' or 'held', who)
-    -- Another client may have deleted one of the two sets that it stood in, and a holder isn't granted the lock once more.
+    -- Removed here, because another client may have deleted one of its two sets, and a holder must not be granted the
+    -- lock again.
     if is_exempt then redis.pcall('ZREM', others == queue and exempt or queue, token) end
     if number then set_state('number', int_text(number), 'number_by', who) end
     if supersede ~= '0' and ticket == '' then
-      -- Older ones that have left the queue are not to follow it either.
+      -- Older runs that have left the queue must not come after it either.
       local newest = int_text(last_ticket() + 1)
       set_state('ticket', newest)
       supersede_older(newest)
     end
-    -- It may never be renewed.
+    -- Indexed for the whole lease now, because it may never be renewed.
     index_name(math.max(IN_USE, ttl))
     return {1, fence, slot}
   end
@@ -205,17 +207,17 @@ local polls = place == 'poll'
 local listens = place == 'shard' and '2' or '1'
 local _, _, _, since = string.match(redis.call('HGET', waiters, token) or '', WAITER)
 local is_new = ticket == ''
--- One that had its place before keeps it, and its turn, also on a full server.
+-- A waiter that already has a ticket keeps its turn, even on a full server.
 if not is_new then redis.call('PEXPIRE', waiters, QUEUE_TTL) end
 if not score then
   local last = last_ticket()
   if is_new then ticket = int_text(last + 1) end
-  -- One that comes back with an old ticket gets its old place; no new ticket is smaller than that.
+  -- A waiter that comes back with an old ticket gets its old place; new tickets are always larger.
   set_state('ticket', int_text(math.max(last, tonumber(ticket))))
   touch_memory()
   if number then set_state('number_waits', token) end
   redis.call('ZADD', queue, ticket, token)
-  -- The newest waits behind nobody whom it makes give up.
+  -- Not checked for a run that supersedes the waiters ahead of it.
   if is_new and most_waiting and supersede == '0' then
     local waiting = count_ahead(most_waiting)
     if waiting >= most_waiting then
@@ -225,14 +227,14 @@ if not score then
   end
   if is_new and supersede ~= '0' then
     supersede_older(ticket)
-    -- Those that this call leaves are removed when they ask, or when it is their turn.
+    -- Waiters that this call leaves are removed when they ask again, or when it is their turn.
     local older = redis.call('ZRANGE', queue, 0, REMOVED, 'WITHSCORES')
     for n = 1, #older, 2 do
       local entry = redis.call('HGET', waiters, older[n]) or ''
       if is_superseded(older[n + 1], entry) then supersede_waiter(older[n], older[n + 1], entry) end
     end
   end
-  -- No run that a freeze keeps out ends a holder.
+  -- A run that a freeze keeps out doesn't cancel a holder.
   if is_new and supersede == '2' and value and not is_kept_out then
     local is_group = SHARED_VALUES[value]
     local is_watched = is_group or string.find(redis.call('HGET', meta, value) or '', '"instance":"', 1, true)
@@ -241,14 +243,14 @@ if not score then
     elseif is_watched then
       post_to_holder('cancelled', value, with_time(who), redis.call('PTTL', lock))
     end
-    -- Written so that the runs that track the key check their lock.
+    -- Writes the key again, so that the runs that track it check their lock.
     if is_watched then redis.call('SET', lock, value, 'KEEPTTL') end
   end
-  -- A waiter that no message can reach has to poll.
+  -- A waiter that no message can reach must poll.
   if not polls then polls = (tonumber(redis.pcall(PUBLISH[listens], channels .. id(token), 'hello')) or 0) == 0 end
 end
--- Dead waiters that don't come to the head of the queue are removed by the next one alive on either side, and so
--- are those that were made to give up.
+-- Removes a waiter beside this one if it is dead or superseded. Dead waiters that never come to the head of the queue
+-- are removed this way, by the next live waiter on either side.
 local function remove_dead(rank)
   local neighbour, its_score = unpack(redis.call('ZRANGE', queue, rank, rank, 'WITHSCORES'))
   if not neighbour then return false end

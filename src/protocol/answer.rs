@@ -1,4 +1,4 @@
-//! The answers to a claim. Pure.
+//! The answers to a claim's requests. Pure.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::redis::error::Error;
 /// The answer to [`super::Claim::acquire`].
 #[derive(Clone, Debug)]
 pub enum Acquired {
-    /// Ours.
+    /// This claim holds the lock.
     Held {
         fence: u64,
         slot: u32,
     },
     Busy(Busy),
-    /// This newer run has asked us to give up.
+    /// This newer run has superseded the claim's run.
     Superseded(Box<Who>),
     /// A run succeeded this long ago, which is recent enough.
     RecentSuccess(Duration),
-    /// This many runs wait already: as many as `--max-queue` says.
+    /// As many runs as `--max-queue` allows wait already.
     Crowded(u32),
-    /// This person has removed us from the queue, or has stopped us before we knew that the lock was ours; or a
-    /// newer run has. What we may have is ours to release.
+    /// This client has removed the run from the queue, or has stopped it before the run knew of its grant.
+    /// The run must release whatever it holds.
     Removed(Box<Who>),
 }
 
@@ -35,32 +35,32 @@ pub enum Acquired {
 pub struct Busy {
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: u64,
-    /// How many waiters are ahead of us.
+    /// Number of waiters ahead of this one.
     pub ahead: u32,
-    /// Our number, if we are in the queue.
+    /// Number of this run's place, if it is in the queue.
     pub ticket: Option<u64>,
-    /// No message reaches us, so we have to poll.
+    /// No message reaches this waiter, so it must poll.
     pub polls: bool,
-    /// When a lease ends (`None`: never, the key has no expiry).
+    /// Time until the first lease ends (`None`: never, because the key has no expiry).
     pub left: Option<Duration>,
-    /// How many hold it.
+    /// Number of holders.
     pub holders: u32,
-    /// The id of the holder whose lease ends first; empty when the lock is just being handed on.
+    /// Id of the holder whose lease ends first; empty while the lock is handed over.
     pub id: String,
-    /// That holder; `None`: another client.
+    /// Entry of that holder; `None` for another client's.
     pub holder: Option<Holder>,
-    /// No new holder is admitted.
+    /// The freeze, during which no new holder is admitted.
     pub frozen: Option<Frozen>,
-    /// The lock had no expiry, and has got one.
+    /// The lock had no expiry, and this request gave it one.
     pub repaired: bool,
-    /// Dead waiters are left in front of us, which we clear away by asking again.
+    /// Dead waiters are left ahead; the next request removes more of them.
     pub is_behind_dead: bool,
     /// The client that has asked the holder to end.
     pub stopping: Option<Who>,
 }
 
 impl Busy {
-    /// Returns since when a freeze keeps all out, or else the holder has been asked to end, in milliseconds since 1970 by
+    /// Returns when the freeze began, or else when the holder was asked to end, in milliseconds since 1970 by
     /// the server's clock.
     pub fn blocked_since(&self) -> Option<u64> {
         let frozen = self.frozen.as_ref().map(|frozen| frozen.since_ms);
@@ -69,24 +69,24 @@ impl Busy {
     }
 }
 
-/// The answer to [`super::Claim::renew_all`] and [`super::Claim::check_all`]; that there was no answer is an
-/// [`Error`], a third thing.
+/// The answer to [`super::Claim::renew_all`] and [`super::Claim::check_all`]. No answer at all is an
+/// [`Error`] instead.
 #[derive(Clone, Debug)]
 pub enum LeaseState {
-    /// Still ours.
+    /// The claim still holds the lock.
     Held {
-        /// What is left of the lease, from when the question was sent.
+        /// Rest of the lease, counted from when the request was sent.
         left: Duration,
         /// The newer run that wants this one to end.
         cancelled_by: Option<Box<Who>>,
     },
-    /// Our own job has released it.
+    /// The run's own job has released the lock.
     Released,
-    /// Definitely not ours any more.
+    /// The claim definitely doesn't hold the lock any more.
     Lost(Loss),
 }
 
-/// A hold that another run has, too.
+/// A hold of another run that this run uses, too.
 #[derive(Clone, Copy, Debug)]
 pub struct Reentry {
     pub fence: u64,
@@ -94,12 +94,12 @@ pub struct Reentry {
     pub slot: u32,
 }
 
-/// How a lock was lost, as far as Redis knows.
+/// Circumstances of a loss, as far as Redis knows them.
 #[derive(Clone, Debug, Default)]
 pub struct Loss {
     /// The client that freed it with `release --force`.
     pub forced_by: Option<Who>,
-    /// The holder now, if known.
+    /// The present holder, if known.
     pub holder: Option<Holder>,
 }
 
@@ -107,15 +107,15 @@ pub struct Loss {
 #[derive(Clone, Debug)]
 pub enum Released {
     Now,
-    /// It stays taken for this duration.
+    /// The lock stays taken for this duration.
     Kept {
         left: Duration,
-        /// At most, and no longer than its guards live.
+        /// `left` is a maximum, because the lock is free once its guards have ended.
         for_guards: bool,
     },
-    /// Our own job had released it.
+    /// The run's own job had released the lock.
     Before,
-    /// It wasn't ours (any more).
+    /// The claim didn't hold the lock (any more).
     NotOurs(Loss),
 }
 
@@ -128,7 +128,7 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             slot: slot(place)?,
         },
         [Value::Int(0), fields @ ..] if fields.len() == 12 => Acquired::Busy(busy(fields)?),
-        // A clock that was set back.
+        // The server's clock was set back.
         [Value::Int(3), Value::Int(..0)] => Acquired::RecentSuccess(Duration::ZERO),
         [Value::Int(3), ago] => Acquired::RecentSuccess(Duration::from_millis(number(ago)?)),
         [Value::Int(2), by] => Acquired::Superseded(someone(by)?),
@@ -138,7 +138,7 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
     })
 }
 
-/// Reads who has the lock instead, and the place in its queue.
+/// Reads a busy answer: the holder, and the place in the queue.
 fn busy(fields: &[Value]) -> Result<Busy, Error> {
     let mut fields_left = fields.iter();
     let mut next = || fields_left.next().ok_or_else(|| unexpected_reply(fields));
@@ -165,7 +165,7 @@ fn busy(fields: &[Value]) -> Result<Busy, Error> {
     })
 }
 
-/// Reads the client that did something; its entry may not be readable.
+/// Reads the client that did something. If its entry can't be read, returns an empty one.
 fn someone(by: &Value) -> Result<Box<Who>, Error> {
     Ok(Box::new(entry(by, Who::parse)?.unwrap_or_default()))
 }
@@ -189,7 +189,7 @@ pub fn renewed(answer: Value) -> Result<LeaseState, Error> {
     Ok(renewed_hold(&array(answer)?)?.0)
 }
 
-/// Reads the answer to a renewal; the hold is there if the lock is still ours.
+/// Reads the answer to a renewal. Returns the hold, too, if the claim still has the lock.
 pub(super) fn renewed_hold(fields: &[Value]) -> Result<(LeaseState, Option<Reentry>), Error> {
     match fields {
         [Value::Int(1), more, fence, limit, place, by] => {
@@ -208,7 +208,7 @@ pub(super) fn reentry(fence: &Value, limit: &Value, place: &Value) -> Result<Ree
     })
 }
 
-/// Reads what is left of a lease, and the newer run that wants this one to end. A notice that can't be read is ignored.
+/// Reads the rest of a lease, and the newer run that wants this one to end. An unreadable notice is ignored.
 fn held(more: &Value, by: &Value) -> Result<LeaseState, Error> {
     Ok(LeaseState::Held {
         left: left(more)?,
@@ -216,8 +216,8 @@ fn held(more: &Value, by: &Value) -> Result<LeaseState, Error> {
     })
 }
 
-/// Reads the answer to a renewal by the short script; `None`: the whole one is to be asked. The number is that which was
-/// asked for, as no other script answers.
+/// Reads the answer to the short renewal. Returns `None` if the whole script must run. Otherwise the answer
+/// must be the requested TTL, because no other script answers that.
 pub fn prolonged(answer: &Value, ttl: Duration) -> Result<Option<LeaseState>, Error> {
     match answer {
         Value::Int(0) => Ok(None),

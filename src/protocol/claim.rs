@@ -1,10 +1,10 @@
-//! One attempt to hold a lock, known to the server by its own token: acquire, renew, check, release.
+//! An attempt to hold a lock, which the server knows by its token: acquire, renew, check, release.
 //!
-//! A server's answer never makes a lease longer than what was asked for. An acquire and a renewal give
-//! exactly the requested TTL, whatever numbers their answers contain. The work itself can extend a lease,
-//! but that more is left is believed of a check alone: its answer has a shape that no other operation's
-//! has, and is limited to a year, the longest TTL that can be requested. So if an answer is doubled or
-//! shifted on its way, we learn of a lease too late, but never believe in one that the server doesn't have.
+//! A server's answer never makes a lease longer than requested. An acquire and a renewal give exactly the
+//! requested TTL, whatever numbers their answers contain. The work itself can extend a lease, but redlock
+//! trusts only a check that more is left. A check's answer has a shape of its own, and is limited to a year,
+//! the longest TTL that can be requested. So if an answer is doubled or shifted on its way, redlock may learn
+//! of a lease too late, but never trusts one that the server doesn't have.
 
 use std::iter;
 use std::thread;
@@ -22,121 +22,121 @@ use crate::redis::call::Call;
 use crate::redis::connection::Connection;
 use crate::redis::error::{Error, ErrorKind};
 
-/// One attempt to hold a lock.
+/// An attempt to hold a lock.
 #[derive(Clone, Debug)]
 pub struct Claim {
     lock: Lock,
     token: Token,
 }
 
-/// What is asked for.
+/// A request for a lock.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The client that asks, as others see it.
+    /// The requesting client, as others see it.
     pub who: Who,
     pub ttl: Duration,
     pub limit: Limit,
     pub queue: QueueOptions,
-    /// A success of another run that is younger than this is enough.
+    /// Maximum age of another run's success that makes this run needless; zero for none.
     pub once_per: Duration,
-    /// One with this key is enough.
+    /// Key of `--once`: any success with this key makes this run needless.
     pub once_key: Option<String>,
-    /// A lock without an expiry gets one.
+    /// Gives a lock without an expiry one.
     pub repair_ttl: bool,
 }
 
-/// How to wait in the queue.
+/// Behaviour of a run in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueOptions {
     pub supersede: Supersede,
-    /// Its place in an order from outside: it goes neither before nor after a higher one.
+    /// Number in an outside order (`--seq`): the run gives up if a higher number has been there.
     pub number: Option<u64>,
-    /// It waits behind fewer waiters than these, or not at all.
+    /// Number of live waiters at which the run gives up instead of joining the queue.
     pub most_waiting: Option<u32>,
 }
 
-/// Which other runs a new waiter makes give up; the script takes the number of each.
+/// Runs that a new waiter makes give up; the scripts get the number of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Supersede {
     #[default]
     Nobody = 0,
     /// The waiters that came before.
     Waiters = 1,
-    /// And the holders.
+    /// The waiters that came before, and the holders.
     HoldersToo = 2,
 }
 
 /// A place in the queue, or the wish for one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
-    /// The number that was given to us, which keeps our place when the entry is gone.
+    /// Number of the place, which keeps it even if the server has dropped the entry.
     pub ticket: Option<u64>,
-    /// No message reaches us, so we poll.
+    /// No message reaches this waiter, so it polls.
     pub polls: bool,
 }
 
-/// What a request needs of the server besides.
+/// Properties of the server that change a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
     /// A waiter listens to a channel of the keys' hash slot.
     pub sharded: bool,
-    /// Replicas have to have the grant before it counts: the first renewal confirms it.
+    /// A grant is valid only when replicas have it: the first renewal confirms it.
     pub replicated: bool,
 }
 
-/// How a lock, or a place in its queue, is released.
+/// Way in which a lock, or a place in its queue, is released.
 #[derive(Clone, Debug)]
 pub enum ReleaseMode {
-    /// Nothing was done under it.
+    /// The run never started its command.
     Unused {
-        /// A request for it may still arrive, because it had no answer.
+        /// A request for the lock may still arrive, because it had no answer.
         is_pending: bool,
     },
-    /// By its own job; a run that watches over it is to know.
+    /// Released by the job itself; a supervising run must learn of it.
     ByJob,
     /// The run is over.
     Finished {
         outcome: HoldOutcome,
-        /// The lock stays ours for this duration from when we got it.
+        /// The run keeps the lock for this duration, counted from its grant.
         keep_for: Duration,
     },
 }
 
 impl ReleaseMode {
-    /// Nothing was done under a lock, which the server may be asked for again.
+    /// Releases a lock without any use, although a request for it may still arrive.
     pub const UNUSED: Self = Self::Unused { is_pending: true };
 }
 
-/// After this time the answer to a release is slow: what a signal repeats comes within it, and has not
-/// to be taken for another request to end.
+/// Time after which the answer to a release is slow. A signal is often sent twice, within this time, and the
+/// second one must not pass for another request to end.
 const SLOW_ANSWER: Duration = Duration::from_millis(500);
 
-/// How long the server remembers a holder whose lease has ended (`RETENTION` in `lib/lock.lua`).
+/// Time for which the server remembers a holder whose lease has ended (`RETENTION` in `lib/lock.lua`).
 const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// A renewal after this time looks at everything again, and refreshes what the server keeps for days.
+/// Time after which a renewal checks everything again, and refreshes the keys that the server keeps for days.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
-/// For a lease that is longer, the short scripts don't do: the index of the names is to be kept up to date as well.
+/// Longest lease for the short scripts, because they don't keep the index of the names up to date.
 const LONGEST_PROLONGED: Duration = Duration::from_secs(24 * 3600);
 
 /// Usual time for another server to take over: sentinels take 3 to 4 s with a `down-after-milliseconds` of 2 s.
 pub const FAILOVER: Duration = Duration::from_secs(5);
 
-/// The pause before the next try to release a lock.
+/// Pause before the next try to release a lock.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Each pause is twice as long as the one before, up to this.
+/// Longest pause between tries; each is twice as long as the one before.
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 
 impl Claim {
-    /// A claim with a fresh token for a process.
+    /// Returns a claim with a fresh token.
     pub fn new(lock: Lock, who: &Who) -> Result<Self, Error> {
         let token = Token::new(who)?;
         Ok(Self { lock, token })
     }
 
-    /// A claim that was made before, by its token.
+    /// Returns an earlier claim, by its token.
     pub fn resume(lock: Lock, token: Token) -> Self {
         Self { lock, token }
     }
@@ -149,20 +149,20 @@ impl Claim {
         &self.token
     }
 
-    /// The name that others have for the token.
+    /// Returns the public id of the token.
     pub fn id(&self) -> String {
         self.token.id()
     }
 
-    /// Subscribes to the channel on which this claim is notified of its turn, with the next
-    /// [`Self::acquire`]: so no message can fall between that one's answer and the subscription.
+    /// Subscribes, with the next [`Self::acquire`], to the channel that notifies this claim of its turn. So
+    /// no message can be lost between that answer and the subscription.
     pub fn subscribe(&self, client: &mut Client) -> Result<(), Error> {
         let channel = self.lock.keys.of(&self.id());
         client.with_connection(|connection, _| connection.subscribe(&channel))
     }
 
-    /// Asks for the lock, or for a place in its queue. The answer comes in as
-    /// [`super::Incoming::Acquired`]; how long that may take.
+    /// Asks for the lock, or for a place in its queue. The answer comes in as [`super::Incoming::Acquired`].
+    /// Returns how long it may take.
     pub fn acquire(
         &self,
         client: &mut Client,
@@ -212,27 +212,28 @@ impl Claim {
             if needs.replicated { "1" } else { "" }.into(),
             or_empty(queue.most_waiting.map(u64::from)).into(),
         ];
-        // Arguments that this run doesn't need are left out at the end.
+        // Omits the empty arguments at the end.
         while args.pop_if(|text| text.is_empty()).is_some() {}
         self.lock.call(&ACQUIRE, args)
     }
 
-    /// Arguments of a call: the token and these.
+    /// Returns the arguments of a call: the token, then `more`.
     pub(super) fn args<const N: usize>(&self, more: [String; N]) -> Vec<Vec<u8>> {
         let token = self.token.as_bytes().to_vec();
         let more = more.map(String::into_bytes);
         iter::once(token).chain(more).collect()
     }
 
-    /// With `notify`, the run that renews the lock checks how long it lasts.
+    /// Returns the call that renews the lock. `notify`: the run that holds the lock must check how long it
+    /// lasts.
     pub(super) fn renewal(&self, ttl: Duration, notify: bool) -> Call {
         let notify = u8::from(notify).to_string();
         self.lock.call(&RENEW, self.args([ms(ttl), notify]))
     }
 
-    /// Extends the leases of several claims to `ttl` from now. Also says whether the server notifies us
-    /// from now on when another client changes one of the locks; [`Self::check_all`] asks for that. A
-    /// single one usually takes one round trip, for both.
+    /// Extends the leases of several claims to `ttl` from now. A single lease usually takes one round trip.
+    /// Also returns whether the server notifies redlock from now on when another client changes one of the
+    /// locks; if not, [`Self::check_all`] asks for that.
     pub fn renew_all(
         claims: &[Self],
         client: &mut Client,
@@ -249,14 +250,14 @@ impl Claim {
                 states.map(|states| (states, false))
             };
             match renewed {
-                // Nothing that the replicas would confirm is known of the node that the keys go to.
+                // Not with replicas, because nothing is known of those of the node that gets the keys.
                 Err(error) if error.is_migration() && !connection.is_replicated() => {
                     for claim in claims {
                         if !connection.keep(claim.keeping(ttl), within)? {
                             return Err(error);
                         }
                     }
-                    // All else that a renewal or a check finds can't be asked until that is over.
+                    // Everything else that a renewal checks can't be read until the migration is over.
                     let kept = LeaseState::Held {
                         left: ttl,
                         cancelled_by: None,
@@ -270,8 +271,9 @@ impl Claim {
         Ok(renewed)
     }
 
-    /// Extends the lease of this claim. [`RENEW`] looks at everything: first over each connection, then once an hour, and
-    /// whenever [`PROLONG`] finds that more may be to do. Where replicas confirm, each renewal is one that they count.
+    /// Extends the lease of this claim. [`RENEW`] checks everything: first over each connection, then once an
+    /// hour, and whenever [`PROLONG`] changes nothing. If replicas must confirm, every renewal is a
+    /// [`RENEW`], which they confirm.
     fn renew_alone(
         &self,
         connection: &mut Connection,
@@ -306,7 +308,7 @@ impl Claim {
         Ok((renewed(answer)?, tracked))
     }
 
-    /// A renewal that extends the lease where that is all there is to do.
+    /// Returns the short renewal, for a lease that needs nothing else.
     pub(super) fn prolonging(&self, ttl: Duration) -> Call {
         let keys = &self.lock.keys;
         Call {
@@ -320,7 +322,7 @@ impl Claim {
         }
     }
 
-    /// A renewal that needs the lock's key alone.
+    /// Returns a renewal that needs only the lock's key.
     fn keeping(&self, ttl: Duration) -> Call {
         Call {
             args: self.args([ms(ttl)]),
@@ -328,7 +330,7 @@ impl Claim {
         }
     }
 
-    /// Extends the leases of several claims on behalf of the runs that hold them, which are notified.
+    /// Extends the leases of several claims on behalf of the runs that hold them, and notifies these runs.
     pub fn extend_all(
         claims: &[Self],
         client: &mut Client,
@@ -341,15 +343,15 @@ impl Claim {
         })
     }
 
-    /// Renews what another run took, to use it as well; `None` when it isn't held (any more).
+    /// Renews a lock of another run, to use it as well. Returns `None` if it isn't held any more.
     pub fn reenter(&self, client: &mut Client, ttl: Duration) -> Result<Option<Reentry>, Error> {
         client.follow_locks();
         let (_, hold) = client.call(self.renewal(ttl, false), renewed_hold)?;
         Ok(hold)
     }
 
-    /// Whether several claims, whose leases are `ttl` long by each renewal, are still ours, in one
-    /// round trip; changes nothing. From then on the server notifies us of changes, where it can.
+    /// Checks in one round trip, without a change, whether these claims still hold their locks; each renewal
+    /// gives them `ttl`. From then on the server notifies redlock of changes, if it can.
     pub fn check_all(
         claims: &[Self],
         client: &mut Client,
@@ -366,8 +368,8 @@ impl Claim {
         self.lock.call(&CHECK, self.args([ms(ttl)]))
     }
 
-    /// Releases the lock, or the place in the queue; calls `is_slow` when the answer takes longer
-    /// than a moment. Safe to repeat.
+    /// Releases the lock, or the place in the queue. Calls `is_slow` if the answer takes longer than a
+    /// moment. Safe to repeat.
     pub fn release(
         &self,
         client: &mut Client,
@@ -380,7 +382,7 @@ impl Claim {
         })
     }
 
-    /// Releases the lock. Unless that is hurried, the short script is tried first.
+    /// Releases the lock. Tries the short script first, unless `is_hurried`.
     fn release_over(
         &self,
         connection: &mut Connection,
@@ -407,7 +409,7 @@ impl Claim {
         self.lock.call(&RELEASE, args)
     }
 
-    /// Returns true if [`FREE`] may do for a release: a run is over that has ended by itself, and doesn't keep its lock.
+    /// Returns true if [`FREE`] suffices for a release: the run ended by itself, and doesn't keep its lock.
     pub(super) fn frees(&self, mode: &ReleaseMode) -> bool {
         let ReleaseMode::Finished { outcome, keep_for } = mode else {
             return false;
@@ -415,15 +417,16 @@ impl Claim {
         matches!(outcome, HoldOutcome::Status(_)) && keep_for.is_zero() && self.lock.history > 0
     }
 
-    /// The same, and once more over a fresh connection where that fails over the one that there was,
-    /// which may be broken; `is_slow` is also called before that, as connecting takes its time.
+    /// Like [`Self::release`], but tries again over a fresh connection if the existing one is broken. Calls
+    /// `is_slow` before that, too, because connecting takes time.
     ///
-    /// If another server may take over, it is repeated at whichever has the locks: for the time of `patience` while none can
-    /// be reached, and for no longer than [`FAILOVER`] until all replicas have it. Also says whether they have: otherwise a
-    /// replica that doesn't know of it may become the primary, or be that already.
+    /// If another server may take over, the release is repeated at whichever server has the locks. The
+    /// retries last up to `patience` while no server can be reached, and up to [`FAILOVER`] until all
+    /// replicas have the release. Returns also whether they have it: otherwise a replica without it may
+    /// become the primary, or be one already.
     ///
-    /// All of it takes no longer than `within`, where that is given: what was sent frees the lock also when the answer
-    /// isn't waited for.
+    /// Takes no longer than `within`, if given: a release that was sent frees the lock even if nobody waits
+    /// for the answer.
     pub fn release_or_retry(
         &self,
         client: &mut Client,
@@ -433,7 +436,7 @@ impl Claim {
         is_slow: impl Fn(),
     ) -> Result<(Released, bool), Error> {
         let patience = within.map_or(patience, |within| patience.min(within));
-        // A connection that there is may be broken: then half of the time is for another one.
+        // An existing connection may be broken, so half of the time is kept for a fresh one.
         let (began, mut may_be_broken) = (Instant::now(), client.is_open());
         let mut share = if may_be_broken { 2 } else { 1 };
         let (mut pause, mut is_repeated, mut acknowledged) = (AGAIN, false, None);
@@ -442,18 +445,18 @@ impl Claim {
                 client.limit_to(all / share);
             }
             let mut tried = self.try_release(client, mode, within.is_some(), &is_slow);
-            // An earlier call without an answer did it.
+            // An earlier call, whose answer was lost, released the lock.
             if let (true, ReleaseMode::ByJob, Ok((released @ Released::Before, _))) =
                 (is_repeated, mode, &mut tried)
             {
                 *released = Released::Now;
             }
-            // Of what is left half is for connecting, and half for the answer.
+            // Half of the rest is for connecting, and half for the answer.
             (is_repeated, share) = (true, 4);
             let (answer, patience) = match tried {
                 Ok((released, true)) => break Ok((acknowledged.unwrap_or(released), true)),
                 Ok((released, false)) => {
-                    // The next primary may not know the hold.
+                    // A server that has taken over may not know the hold, so the earlier answer is kept.
                     if !matches!(released, Released::NotOurs(_)) {
                         acknowledged.get_or_insert(released.clone());
                     }
@@ -463,7 +466,7 @@ impl Claim {
                     is_slow();
                     continue;
                 }
-                // Usually that is over in less time than a waiter would need to find the lock free.
+                // A migration usually ends sooner than a waiter would notice that the lock is free.
                 Err(error) if error.kind == ErrorKind::Moving => {
                     (Err(error), patience.max(client.longest(1)))
                 }
@@ -485,7 +488,7 @@ impl Claim {
         released
     }
 
-    /// Releases the lock once. Returns also whether all replicas that must have that have it.
+    /// Releases the lock once. Returns also whether all replicas that must confirm the release have it.
     fn try_release(
         &self,
         client: &mut Client,
@@ -501,7 +504,8 @@ impl Claim {
     }
 }
 
-/// Returns true if [`TAKE`] may do for a first request: it wants nothing but the lock, for no longer than a day.
+/// Returns true if [`TAKE`] suffices for a first request: an exclusive lock, for at most a day, without
+/// further wishes.
 pub(super) fn takes(request: &Request, place: Option<&Place>, needs: Needs) -> bool {
     let Request { limit, queue, .. } = request;
     place.is_none()
@@ -512,7 +516,7 @@ pub(super) fn takes(request: &Request, place: Option<&Place>, needs: Needs) -> b
         && request.ttl <= LONGEST_PROLONGED
 }
 
-/// A duration as an argument.
+/// Returns a duration in milliseconds, as an argument.
 fn ms(duration: Duration) -> String {
     duration.as_millis().to_string()
 }

@@ -1,10 +1,10 @@
-//! A client of Redis: it opens a connection when one is needed, limits the time of each answer, and gives up a
-//! connection over which something failed.
+//! A client of Redis, which connects when a connection is needed, limits the time of each answer, and closes
+//! a connection after a failure.
 //!
-//! What waits for its answer is done by [`Client::with_connection`], the one place that opens a connection
-//! again. What doesn't wait is sent by [`Client::send`] and comes in by [`Client::receive`]; there
-//! the caller decides when a connection that failed is given up, as what was sent may have to be
-//! taken back over the same one.
+//! [`Client::with_connection`] sends requests that wait for their answers, and is the only place that
+//! connects again. [`Client::send`] sends requests that don't wait; [`Client::receive`] returns their
+//! answers. There the caller decides when to close a failed connection, because it may have to withdraw its
+//! request over the same one.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -31,32 +31,32 @@ pub struct Client {
     /// The servers behind the URL.
     pub deployment: Arc<Deployment>,
     connection: Option<Connection>,
-    /// Nothing takes longer than this, where that is less than the server's timeout.
+    /// Longest time for a request, if that is less than the server's timeout.
     limit: Duration,
-    /// What the last renewal over the connection has found.
+    /// Result of the last renewal over the connection.
     pub(super) looked: Option<Looked>,
-    /// Call that [`Self::receive`] makes if the short script that was called first does nothing.
+    /// Call that [`Self::receive`] makes if the short script changed nothing.
     pub(super) whole: Option<Call>,
 }
 
-/// Result of the renewals of a lock over a connection.
+/// Result of the last renewal of a lock over a connection.
 pub(super) struct Looked {
     pub token: Token,
     pub at: Instant,
-    /// There was nothing to do but to extend the lease, so that the short script may do for the next ones.
+    /// The lease needed nothing but an extension, so the short script may suffice for the next ones.
     pub is_plain: bool,
 }
 
-/// What came in without being waited for.
+/// An answer or message that came in while nobody waited for it.
 #[derive(Debug)]
 pub enum Incoming {
-    /// The answer to [`super::Claim::acquire`]; one that can't be read is an error.
+    /// The answer to [`super::Claim::acquire`], or an error if it can't be read.
     Acquired(Result<Acquired, Error>),
-    /// A short script has done nothing, so the whole one was called; how long its answer may take.
+    /// The short script changed nothing, so the whole one was called; its answer may take this long.
     AskedAgain(Duration),
-    /// The message that the lock is ours, for a short time in which to confirm it.
+    /// The message that the waiter has the lock, for a short time in which it must confirm that.
     Granted(Grant),
-    /// Anything else that the server has pushed.
+    /// Any other message that the server has pushed.
     Push(Push),
 }
 
@@ -80,8 +80,8 @@ impl Client {
         self.connection().map(drop)
     }
 
-    /// Like [`Self::open`], for a release. Needs no majority of the sentinels: releasing at a server that was replaced can't
-    /// free another client's lock.
+    /// Like [`Self::open`], for a release. Needs no majority of the sentinels: releasing on a demoted primary
+    /// can't free another client's lock.
     pub(super) fn open_to_release(&mut self) -> Result<(), Error> {
         if !self.is_open() {
             let timeout = self.timeout();
@@ -91,8 +91,8 @@ impl Client {
         Ok(())
     }
 
-    /// The connection; a fresh one where there is none. One copy of this for all requests: a short
-    /// run pays for each page of code.
+    /// Returns the connection; opens one if there is none. Not inlined, because a short run pays for each
+    /// page of code.
     #[inline(never)]
     fn connection(&mut self) -> Result<&mut Connection, Error> {
         let timeout = self.timeout();
@@ -101,12 +101,12 @@ impl Client {
             None => self.deployment.open(timeout)?,
         };
         let connection = self.connection.insert(connection);
-        // It may have been opened while there was another limit.
+        // The connection may have been opened under another limit.
         connection.limit_to(timeout);
         Ok(connection)
     }
 
-    /// Whether there is a connection; whether it is still good shows with the next answer.
+    /// Returns true if there is a connection; only the next answer shows whether it works.
     pub fn is_open(&self) -> bool {
         self.connection.is_some()
     }
@@ -116,33 +116,33 @@ impl Client {
         self.deployment.server()
     }
 
-    /// Asks the server whether it is a replica, together with the next request; with its answer
-    /// [`Server::is_replica`] is known, where the server lets us know.
+    /// Asks the server whether it is a replica, together with the next request. After its answer
+    /// [`Server::is_replica`] is right, if the server permits the question.
     pub fn ask_role(&mut self) -> Result<(), Error> {
         self.with_connection(|connection, _| connection.ask_role())
     }
 
-    /// The error for a replica, where something was to be changed.
+    /// Returns an error if the server is a replica, which takes no writes.
     pub fn refuse_replica(&self) -> Result<(), Error> {
         let server = self.server();
         let error = server.is_replica().then(|| server.replica_error());
         error.map_or(Ok(()), Err)
     }
 
-    /// Whether a waiter's messages come over the channels of a hash slot.
+    /// Returns true if waiters get their messages over the channels of a hash slot.
     pub(super) fn is_sharded(&mut self) -> bool {
         let connection = self.connection.as_ref();
         connection.is_some_and(Connection::is_sharded)
     }
 
-    /// Gives the connection up; the next request makes a fresh one.
+    /// Closes the connection; the next request opens a fresh one.
     pub fn disconnect(&mut self) {
         self.connection = None;
         self.looked = None;
     }
 
-    /// Goes on where the locks are now, if another server has them since the connection was opened: gives
-    /// that up, so that the next request opens one there. Where it can't be found out, nothing changes.
+    /// Closes the connection if another server has the locks by now, so that the next request connects there.
+    /// Does nothing if that can't be found out.
     pub fn follow_locks(&mut self) {
         let timeout = self.timeout();
         let moved =
@@ -152,45 +152,45 @@ impl Client {
         }
     }
 
-    /// Another way to the same server, not open yet.
+    /// Returns another client of the same servers, without a connection.
     pub fn another(&self) -> Self {
         Self::new(&self.deployment)
     }
 
-    /// The connection as a client for another thread; what is left has none.
+    /// Moves the connection into a client for another thread; this client keeps none.
     pub fn hand_over(&mut self) -> Self {
         let other = self.another();
         std::mem::replace(self, other)
     }
 
-    /// From now on nothing takes longer than this, or than the settings allow.
+    /// Limits the time of each request from now on, in addition to the settings.
     pub fn limit_to(&mut self, limit: Duration) {
         self.limit = limit;
     }
 
-    /// From now on everything may take as long as the settings allow.
+    /// Lifts that limit.
     pub fn lift_limit(&mut self) {
         self.limit = Duration::MAX;
     }
 
-    /// The longest that connecting, and each answer, may take.
+    /// Returns the longest time to connect, and to wait for each answer.
     fn timeout(&self) -> Duration {
         self.server().timeout.min(self.limit)
     }
 
-    /// The longest that this many steps may take together: connecting is one, and each answer is another.
+    /// Returns the longest time for this many steps: connecting is one, and each answer is another.
     pub fn longest(&self, steps: u32) -> Duration {
         self.timeout() * steps
     }
 
-    /// The descriptors that become readable when something may have come in.
+    /// Returns the descriptors that become readable when a message may have come in.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.connection.iter().map(AsFd::as_fd)
     }
 
-    /// What came in, if anything has. Never blocks and opens nothing. Call until `None` before
-    /// waiting for the descriptors: bytes may have been read ahead. However much comes, there is
-    /// `None` after a bounded number of bytes, and the descriptor says that there is more.
+    /// Returns the next message, if any. Never blocks or connects. Callers must call it until `None` before
+    /// they wait for the descriptors, because bytes may have been read ahead. Returns `None` after a bounded
+    /// number of bytes; then the descriptor stays readable.
     pub fn receive(&mut self) -> Result<Option<Incoming>, Error> {
         let Some(connection) = &mut self.connection else {
             return Ok(None);
@@ -213,7 +213,7 @@ impl Client {
             {
                 return Ok(Some(Incoming::AskedAgain(self.send(whole)?)));
             }
-            // The caller of another script waited for its answer, and doesn't any more.
+            // Only late answers are left, for which no caller waits any more.
             if is_of(&ACQUIRE) || is_of(&TAKE) {
                 return Ok(Some(Incoming::Acquired(acquired(value))));
             }
@@ -221,14 +221,15 @@ impl Client {
         Ok(None)
     }
 
-    /// Sends a call whose answer comes in later, by [`Self::receive`]; how long that may take.
+    /// Sends a call without waiting for its answer (see [`Self::receive`]). Returns how long the answer may
+    /// take.
     pub(super) fn send(&mut self, call: Call) -> Result<Duration, Error> {
         self.connection()?.send(call)
     }
 
-    /// Asks something and waits for the answer, over the connection that there is, or a fresh one;
-    /// `request` gets that and how long each answer may take. Where that fails, the answer may still
-    /// come, so the connection is given up.
+    /// Sends a request over the present connection, or a fresh one, and waits for the answer. `request` gets
+    /// the connection, and how long each answer may take. Closes the connection after a failure, because the
+    /// answer may still come.
     pub(super) fn with_connection<T>(
         &mut self,
         request: impl FnOnce(&mut Connection, Duration) -> Result<T, Error>,
@@ -248,7 +249,7 @@ impl Client {
         self.with_connection(|connection, _| connection.query(command))
     }
 
-    /// Calls a script and waits for its answer; what `read` makes of its fields.
+    /// Calls a script and waits for its answer. Returns the result of `read` for the answer's fields.
     pub(super) fn call<T>(
         &mut self,
         call: Call,
@@ -257,10 +258,11 @@ impl Client {
         self.with_connection(|connection, within| read(&array(connection.call(call, within)?)?))
     }
 
-    /// Asks plain questions at once. A reply is the list of its texts; a refusal is an error.
+    /// Sends plain commands at once and waits for the answers. A reply is the list of its texts; a refusal is
+    /// an error.
     ///
     /// # Errors
-    /// If the server doesn't answer until then.
+    /// If the server doesn't answer before `until`.
     pub fn ask(&mut self, questions: &[&[&str]], until: Instant) -> Result<Vec<Reply>, Error> {
         let command = |words: &&[&str]| Cmd::new().arg(*words).clone();
         let commands: Vec<Cmd> = questions.iter().map(command).collect();
@@ -277,7 +279,7 @@ impl Client {
         Ok(replies.collect())
     }
 
-    /// Sends commands at once and waits for all answers; refusals are among them.
+    /// Sends commands at once and waits for all answers, including refusals.
     pub(super) fn query_each(
         &mut self,
         commands: &[Cmd],
@@ -319,7 +321,7 @@ mod tests {
     };
     use super::*;
 
-    /// Locks on the server that listens at this socket.
+    /// Returns the locks on the server that listens at this socket.
     fn locks_behind(socket: &Path) -> Locks {
         let access = Access {
             url: &format!("unix://{}", socket.display()),
@@ -335,7 +337,7 @@ mod tests {
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
         let server = std::thread::spawn(move || {
-            // The first is closed without an answer.
+            // The first connection is closed without an answer.
             drop(listener.accept().unwrap());
             let (mut stream, _) = listener.accept().unwrap();
             let mut bytes = [0; 1024];
@@ -351,7 +353,7 @@ mod tests {
         let other = client.hand_over();
         assert!(other.is_open() && !client.is_open());
         drop(other);
-        // Nothing else was asked, and the connection is closed.
+        // No further request was sent, and the connection is closed.
         assert_eq!(server.join().unwrap(), 0);
     }
 
@@ -377,7 +379,7 @@ mod tests {
                 }
                 all
             };
-            // The withdrawal has its text with it, as nobody may wait for its answer.
+            // The withdrawal contains the text of its script, because nobody may wait for its answer.
             let request = read_until(RELEASE.source);
             let is_by_hash = String::from_utf8_lossy(&request).contains("EVALSHA");
             stream.write_all(UNKNOWN.as_bytes()).unwrap();
@@ -427,7 +429,7 @@ mod tests {
             let mut client = locks.open().unwrap();
             assert_eq!(locks.names(&mut client, Which::All).unwrap(), []);
             let incoming = client.receive().unwrap();
-            // What a grant said can be asked.
+            // A missed grant is found by the next request.
             let is_it = match incoming {
                 Some(Incoming::Push(Push::KeyChanged)) => push == CHANGED,
                 Some(Incoming::Push(Push::MessageMissed)) => push != CHANGED,

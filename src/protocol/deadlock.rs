@@ -1,13 +1,13 @@
-//! Jobs that wait for each other: finding a cycle across hosts.
+//! Deadlocks between jobs: finding a cycle across hosts.
 //!
-//! A job that holds something and has waited for something else notes that down, under the id of
-//! each of its holds. From the holders of the lock it wants, a waiter follows these notes: what do
-//! *they* wait for, and which jobs hold that? If every path leads back to what its own job holds,
-//! no job on it can go on.
+//! A job that holds a lock and has waited for another publishes that in a note, under the id of each of its
+//! holds. A waiter starts at the holders of the lock it wants, and follows their notes. Each note leads to
+//! the lock that the holder waits for, and so to the next holders. If every path leads back to a lock of the
+//! waiter's own job, no job on the paths can go on.
 //!
-//! A note is only a hint; what counts is that the lock's own queue has that waiter. As ids are never
-//! used twice, a wait or a hold that is found again in a second look has lasted from the first to
-//! the second, so what is found twice was there all at once between the two.
+//! A note is only a hint; the lock's own queue must contain that waiter. Ids are never used twice, so a wait
+//! or a hold that two searches find has lasted from the first to the second. So all parts of a cycle existed
+//! at the same time between the two.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::redis::pushes::PRESENCE_CHECK;
 #[derive(Clone, Debug)]
 pub struct WaitEdge {
     pub locks: Locks,
-    /// The ids of what its job holds.
+    /// Ids of the job's holds.
     pub holds: Vec<String>,
     /// The lock it waits for.
     pub wants: Name,
@@ -44,20 +44,20 @@ pub struct CycleMember {
     began: Began,
 }
 
-/// Since when a member waits, by the server's clock, and its id: no two are equal.
+/// Start of a member's wait, by the server's clock, and its id: no two are equal.
 type Began = (u64, String);
 
-/// Since when a waiter waits that can't go on, and the members of the cycle between the waiter and the searching job.
+/// Start of a stuck waiter's wait, and the members of the cycle between the waiter and the searching job.
 type Stuck = (Began, Vec<CycleMember>);
 
 /// The members of a cycle between a client and the searching job; `None` if the client can go on.
 type Members = Option<Vec<CycleMember>>;
 
-/// Longer chains than this are not followed.
+/// Longest chain that is followed.
 const MAX_CHAIN: usize = 100;
 
 impl WaitEdge {
-    /// Publishes that the job waits; the note lasts this long.
+    /// Publishes that the job waits; the note expires after `lasting`.
     pub fn publish(&self, client: &mut Client, lasting: Duration) -> Result<(), Error> {
         for hold in &self.holds {
             let mut set = redis::cmd("SET");
@@ -70,7 +70,7 @@ impl WaitEdge {
         Ok(())
     }
 
-    /// Takes that back.
+    /// Removes the note.
     pub fn forget(&self, client: &mut Client) -> Result<(), Error> {
         let mut unlink = redis::cmd("UNLINK");
         for hold in &self.holds {
@@ -79,8 +79,8 @@ impl WaitEdge {
         client.query(&unlink).map(drop)
     }
 
-    /// The cycle that this job has to break, if there is one: it is the one that began to wait
-    /// last. The members follow each other: the first holds what this job wants.
+    /// Returns the cycle that this job must break, if there is one: the job that began to wait last breaks
+    /// it. The members follow each other: the first holds the lock that this job wants.
     pub fn look(&self, client: &mut Client) -> Result<Option<Vec<CycleMember>>, Error> {
         let Some(first) = self.search(client)? else {
             return Ok(None);
@@ -91,7 +91,7 @@ impl WaitEdge {
         Ok(is_lasting.then_some(first.1))
     }
 
-    /// All members of a cycle through this job except itself, and when it began to wait.
+    /// Returns all members of a cycle through this job, except itself, and when it began to wait.
     fn search(&self, client: &mut Client) -> Result<Option<Stuck>, Error> {
         let mut search = CycleSearch {
             locks: &self.locks,
@@ -108,7 +108,8 @@ struct CycleSearch<'a> {
     /// The holds of the searching job.
     own_holds: &'a [String],
     client: &'a mut Client,
-    /// The waiters so far, by their ids. Several paths may lead to one. `None`: it can go on, or is being followed.
+    /// The waiters so far, by their ids, because several paths may lead to one. `None`: it can go on, or is
+    /// being followed.
     waiters: HashMap<String, Option<Stuck>>,
 }
 
@@ -133,15 +134,15 @@ impl CycleSearch<'_> {
         Ok(members.map(|members| (began, members)))
     }
 
-    /// Follows the clients between a waiter and its turn.
+    /// Follows the holders that a waiter must wait for.
     fn follow_lock(&mut self, lock: &Inspected, me: &Waiting) -> Result<Members, Error> {
-        // A run that ignores a freeze isn't behind those that the freeze keeps out.
+        // A run that ignores a freeze isn't behind the waiters that the freeze keeps out.
         let goes_ahead = lock.frozen.is_some() && me.waiter.who.ignores_freeze;
         let before = lock.waiters.iter().take_while(|other| other.id != me.id);
         let before = before.filter(|other| !goes_ahead || other.waiter.who.ignores_freeze);
         let limits = before.chain([me]).map(|other| other.waiter.limit);
-        // A request for the lock alone, or behind such a request, needs all holders to leave, so
-        // one that can't is enough. A request for a slot needs any of them to, also where they share the lock.
+        // An exclusive request, or any behind one, needs all holders to leave, so a single stuck holder is
+        // enough. A request for a slot needs any holder to leave, even if the holders share the lock.
         let needs_all = limits.min() == Some(Limit::EXCLUSIVE);
         let mut members = Vec::new();
         for hold in lock.holds() {
@@ -152,7 +153,7 @@ impl CycleSearch<'_> {
             };
             match stuck {
                 Some(stuck) if needs_all => return Ok(Some(stuck)),
-                // Each once, and behind those that lead to it.
+                // Each member once, behind the members that lead to it.
                 Some(stuck) => {
                     let is_new = |member: &CycleMember| {
                         stuck.iter().all(|other| other.began != member.began)
@@ -167,12 +168,12 @@ impl CycleSearch<'_> {
         Ok((!needs_all && !lock.holds().is_empty()).then_some(members))
     }
 
-    /// Follows a holder and the jobs that it waits for.
+    /// Follows a holder, and the jobs that it waits for.
     fn follow_holder(&mut self, holds: &Name, hold: &Hold) -> Result<Members, Error> {
         let mut get = redis::cmd("GET");
         get.arg(blocked_key(&self.locks.prefix, &hold.id));
         let note = (self.client).with_connection(|connection, _| match connection.query(&get) {
-            // A key of another type is not a note of ours.
+            // A key of another type isn't redlock's note.
             Err(error) if error.kind == ErrorKind::Config => Ok(Value::Nil),
             note => note,
         })?;

@@ -1,22 +1,23 @@
--- force: free the lock from any holder, or take it from one holder only; a run that loses it learns who did it.
--- With the id of a waiter, that one leaves the queue and gives up; so does one that hasn't confirmed its grant.
--- ARGV[4] id ('' for any)
+-- force: free the lock from every holder, or take it from a single one; a run that loses it learns who did it.
+-- Given the id of a waiter, removes that waiter from the queue, and its run gives up; so does a run with an
+-- unconfirmed grant.
+-- ARGV[4] id ('' for every holder)
 -- ARGV[5] by (JSON)
--- ARGV[6] where the search for the id among the holders goes on ('0' at first, '' when none of them has it)
--- ARGV[7] the same in the queue
+-- ARGV[6] cursor of the search for the id among the holders ('0' at first, '' if none of them has it)
+-- ARGV[7] cursor of the search for the id in the queue
 -- Returns {1, entry of a holder or nil, how many, how many still hold it} when freed; {0} when free; {2, id, entry or nil} when others hold it; {3, entry of a waiter or nil} when that left the queue; {4, where the search goes on among the holders, and in the queue} when others are to be compared
 -- @include lock
 -- @include queue
 -- @include names
 -- @include search
-local FORCED = 200 -- from how many holders one call takes it
+local FORCED = 200 -- how many holders one call forces out
 
 local only, by = ARGV[4], ARGV[5]
 
 local value = lock_value()
 if type(value) == 'table' then return value end
 local is_group = SHARED_VALUES[value]
--- Those that lose it, and how many others there are.
+-- The holders that lose it, and how many others there are.
 local out, others = {}, 0
 if is_group and only == '' then
   out = redis.call('ZRANGE', holders, 0, FORCED - 1)
@@ -37,7 +38,7 @@ if #out == 0 then
     if token then
       local waiting = redis.pcall('HGET', waiters, token)
       remove_waiter(token)
-      -- It gives up when it asks again, which the message makes it do at once.
+      -- Its run gives up with its next request, which the message makes it send at once.
       post_notice('removed', token, by, DAY)
       send_message(only, waiting, 'removed')
       grant_next(value)
@@ -62,22 +63,22 @@ if others == 0 then
 else
   for _, token in ipairs(out) do remove_member(token) end
   value = after_leaving(value)
-  -- Written so that the runs that track the key check whether they were meant.
+  -- Writes the key again, so that the runs that track it check whether they have lost it.
   redis.call('SET', lock, value, 'KEEPTTL')
 end
--- Whoever frees it from all wants no other one to get in before the last of them is out.
+-- If all holders are forced out, no other run gets in before the last of them is gone.
 if only ~= '' or others == 0 then grant_next(value) end
 for n, token in ipairs(out) do
   local lost = entries[n]
   if lost then
-    -- A grant that isn't confirmed: its run comes back as a waiter, or has just started its command.
+    -- If its grant isn't confirmed, its run comes back as a waiter, or has just started its command.
     local phase = read_hold(lost).phase
     if phase == 'granted' then
       post_notice('removed', token, by, DAY)
     elseif phase ~= 'kept' then
       record_end(token, lost, now_ms, 'forced', by)
     end
-    -- For another client's lock no process would read it.
+    -- Not for another client's lock, because no process would read the notice.
     if string.find(lost, '"instance":"', 1, true) then post_to_holder('forced', token, by, left) end
   end
 end

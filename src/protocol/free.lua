@@ -1,5 +1,4 @@
--- free: release our exclusive lock after a run, or hand it on, if nothing else is to be done, as usual; all else is for
--- `release`.
+-- free: release this run's exclusive lock, or hand it over, in the usual case; `release` does all the rest.
 -- KEYS[1] the lock
 -- KEYS[2] state
 -- KEYS[3] meta
@@ -10,11 +9,11 @@
 -- KEYS[8] index
 -- KEYS[9] slots
 -- ARGV[1] the name of the lock
--- ARGV[2] how the names of the waiters' channels begin
+-- ARGV[2] prefix of the waiters' channels
 -- ARGV[3] how many holds the history keeps
 -- ARGV[4] token
--- ARGV[6] how the run ended: its status
--- Returns {1} when released; 0 when nothing was changed, and `release` is to be asked
+-- ARGV[6] how: the end of the run, its status
+-- Returns {1} when released; 0 when nothing was changed, and the caller must use `release`
 -- @constant DAY, RETENTION of lock
 -- @constant WAITER, PUBLISH of messages
 -- @constant GRANT_TTL of queue
@@ -22,9 +21,9 @@
 local lock, state, meta, queue, waiters, history = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
 local token, how = ARGV[4], ARGV[6]
 
--- Lost, or a group's, or with remains of a group.
+-- The lock is lost, a group's, or has remains of a group.
 if redis.pcall('GET', lock) ~= token or redis.call('EXISTS', KEYS[4], KEYS[9]) > 0 then return 0 end
--- With guards, with a success to be noted for a key, with a number that its confirmation notes, or without an entry.
+-- The hold has guards, a key of --once to record, a number to record with its confirmation, or no entry.
 local entry = redis.pcall('HGET', meta, token)
 local phase = string.match(type(entry) == 'string' and entry or '', '^%d+ %d+ 1 1 %d+ (%l+):?%d* {')
 if phase ~= 'held' and (phase ~= 'granted' or string.find(entry, '"order":', 1, true)) then return 0 end
@@ -38,13 +37,13 @@ local now = time[1] .. string.sub(micros, 1, 3)
 
 local head, ticket = unpack(redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES'))
 if head then
-  -- The first waiter wants to share it, polls, is dead, was made to give up, or ignores freezes.
+  -- The first waiter wants to share the lock, polls, is dead, was superseded, or ignores freezes.
   local waiter = redis.pcall('HGET', waiters, head)
   local until_ms, _, limit, since, listens, who = string.match(type(waiter) == 'string' and waiter or '', WAITER)
   if limit ~= '1' or listens == '0' or until_ms <= now or tonumber(ticket) < (tonumber(superseded) or 0) then return 0 end
   if string.find(who, '"ignores_freeze":true', 1, true) then return 0 end
-  -- Removes nothing, but a server that takes no writes ends the script here: no command starts on a grant that was never
-  -- written.
+  -- Removes nothing, but ends the script here on a server that takes no writes: no command may start on a grant that
+  -- was never written.
   redis.call('ZREM', queue, '')
   local fence = time[1] .. micros
   if tonumber(last) >= tonumber(fence) then fence = int_text(last + 1) end
@@ -60,19 +59,19 @@ if head then
   redis.call('HSET', meta, head, table.concat(granted, ' '))
   redis.call('PEXPIRE', meta, GRANT_TTL + RETENTION)
 else
-  -- A full server takes all writes of a script after one that needs no memory.
+  -- UNLINK needs no memory, and a full server accepts all writes after such a first one.
   redis.call('UNLINK', lock, meta)
 end
 
 redis.call('HSET', state, counter, int_text((tonumber(ended) or 0) + 1))
 if how == 'status:0' then redis.call('HSET', state, 'succeeded', now) end
--- Without the TTL, the clock skew and the processes, which are its last fields and matter only as long as the lock is held.
+-- Without the TTL, the clock skew and the processes: the last fields, which matter only as long as the lock is held.
 local from = string.find(entry, ',"ttl":', 1, true)
 local record = {id(token), now, how, '0', from and string.sub(entry, 1, from - 1) .. '}' or entry}
 local length = tonumber(redis.pcall('LPUSH', history, table.concat(record, ' '))) or 0
--- Rarely, as the next holder waits for this.
+-- Trimmed rarely, because the next holder waits for this script.
 if length > ARGV[3] + ARGV[3] / 10 then redis.call('LTRIM', history, 0, ARGV[3] - 1) end
 if length == 1 then redis.call('PEXPIRE', history, RETENTION) end
--- Unless others wait for it, the name isn't in use any more.
+-- The name isn't in use any more, unless others wait for the lock.
 if not head and redis.pcall('ZADD', KEYS[8], now, ARGV[1]) == 1 then redis.call('PEXPIRE', KEYS[8], 2 * RETENTION) end
 return {1}

@@ -1,7 +1,7 @@
--- freeze: let the holder finish, and admit no other holder, for a time.
+-- freeze: let the holders finish, and admit no other holder, for a time.
 -- ARGV[4] how long (ms)
--- ARGV[5] who (JSON)
--- Returns {how many hold it, entry of a holder or nil, who had frozen it before or nil}
+-- ARGV[5] who: the run that freezes it (JSON)
+-- Returns {number of holders, entry of a holder or nil, who had frozen it before or nil}
 -- @include lock
 -- @include queue
 -- @include names
@@ -17,7 +17,7 @@ redis.call('HSET', state, 'frozen', table.concat({int_text(until_ms), int_text(n
 redis.call('PEXPIRE', state, int_text(2 * RETENTION))
 note_freeze(until_ms)
 index_name(long)
--- The waiters are to see why.
+-- Tells the waiters why they wait.
 notify_first(queue, 100, 'frozen')
 
 local count, entry = 1, false
@@ -29,6 +29,6 @@ elseif SHARED_VALUES[value] then
 else
   entry = redis.call('HGET', meta, value)
 end
--- Those that ignore freezes may have waited behind one that this keeps out.
+-- Waiters that ignore freezes may have waited behind one that this freeze keeps out.
 grant_next(value)
 return {count, entry, before}

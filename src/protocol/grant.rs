@@ -1,18 +1,18 @@
-//! A lease that was granted without a request, as the message to a waiter reports it. Pure.
+//! A lease granted to a waiter, as the message to it reports the lease. Pure.
 
 use std::time::Duration;
 
 use super::who::{SLOTS, number};
 
-/// A lease granted without a request. Read from a message, so what no script of ours could
+/// A lease granted without a request. The data comes from a message, so any text that redlock's scripts can't
 /// have written is ignored.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant {
     pub fence: u64,
     pub slot: u32,
-    /// When, by the server's clock, in milliseconds since 1970.
+    /// Time of the grant by the server's clock, in milliseconds since 1970.
     pub at_ms: u64,
-    /// How long it lasts.
+    /// Length of the lease.
     pub lasting: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Grant {
     }
 }
 
-/// No grant is longer than this, in milliseconds: a waiter that can't confirm it delays all others.
+/// Longest grant, in milliseconds: a waiter that can't confirm its grant delays all others.
 const LONGEST_GRANT: u64 = 60_000;
 
 #[cfg(test)]

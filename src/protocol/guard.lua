@@ -1,8 +1,8 @@
--- guard: admit work elsewhere under a hold, or extend its lease: until the hold's ends, and never longer.
+-- guard: let work elsewhere join a hold, or extend the lease of that guard, which never outlasts the lease of the hold.
 -- ARGV[4] token of the hold
 -- ARGV[5] id of the guard
--- ARGV[6] who guards (JSON)
--- ARGV[7] insist (1: the guard's work hasn't ended when it was killed, so that the hold lasts for its TTL, even if its run is over; 0)
+-- ARGV[6] who: the guard (JSON)
+-- ARGV[7] insist (1: the guard's work hasn't ended although it was killed, so the hold must last for its TTL, even if its run is over; 0)
 -- Returns {1, ms left (less the clock skew of the run), ms that the run asks for, fence, limit, slot, who wants the run to end or nil} when held; {2} when the run, or this guard, is over; {0, who forced it out or nil, entry of a holder or nil} when lost; {3} when there are too many guards
 -- @include lock
 
@@ -12,24 +12,25 @@ return (function()
 
 local token, guard, who, insist = ARGV[4], ARGV[5], ARGV[6], ARGV[7] == '1'
 
--- It has left, and this request was repeated or held up on its way.
+-- The guard has left, and this request was repeated or delayed.
 if notice('over', guard) then return {2} end
 local value = redis.pcall('GET', lock)
 if not is_held(token, value) then return not_held(token, value) end
 local known = redis.pcall('HGET', meta, token)
--- Without its entry its release would know of no guard.
+-- Without an entry for the hold, its release wouldn't know of any guard.
 if type(known) ~= 'string' then return {0, false, false} end
 local before = redis.pcall('HGET', guards, guard)
--- A key of another type isn't ours.
+-- A key of another type isn't redlock's.
 before = type(before) == 'string' and before
--- A late request of a guard that has left keeps nothing.
+-- A late request of a guard that has left must not keep the lock.
 insist = insist and before
 local hold = read_hold(known)
 local is_kept = hold.phase == 'kept'
 if is_kept and not insist then return {2} end
 
 local lasts = value == token and redis.call('PTTL', lock) or tonumber(redis.call('ZSCORE', holders, token)) - now_ms
--- No more than the run itself counts on: the server's clock may have been set back, or the hold be a mere grant.
+-- No more than the run itself counts on: the server's clock may have been set back, or the hold may be an unconfirmed
+-- grant.
 local left = math.max(0, credible(lasts, ttl_of(known) or lasts, known))
 if insist then
   local ttl = ttl_of(known) or FIRST_BEAT
@@ -46,7 +47,7 @@ if before then
 elseif not has_room() then
   return {3}
 end
--- That the token has come here says that the run knows of its grant.
+-- The run has passed its token on, so it knows of its grant.
 local entry = confirm(token, value, ttl_of(known) or FIRST_BEAT)
 if not before then
   local count = hold.phase == 'guarded' and hold.number + 1 or 1

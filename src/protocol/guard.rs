@@ -1,7 +1,9 @@
-//! Work elsewhere under a hold: on another host, in a container, wherever the hold's run can't stop it.
+//! Guards: work elsewhere under a hold (on another host, in a container), where the hold's run can't stop it.
 //!
-//! A guard is admitted by the token of the hold. It has a lease of its own, which never ends after the hold's, and which it extends as the hold is renewed. It renews the hold itself only if its
-//! work can't be killed. Once the hold's run is over, the lock is kept until the last guard has left, or its lease has ended.
+//! The token of the hold admits a guard. A guard has a lease of its own, which never outlasts the hold's. The
+//! guard extends that lease whenever the hold is renewed, and renews the hold itself only if its work can't
+//! be killed. When the hold's run is over, the lock is kept until the last guard has left, or its lease has
+//! ended.
 
 use std::time::Duration;
 
@@ -21,19 +23,19 @@ use crate::redis::error::{Error, ErrorKind};
 pub struct Guard {
     /// The hold, by its token.
     claim: Claim,
-    /// By this an environment shows that it is of the guard's work.
+    /// Public id of the guard: a process belongs to the guard's work if its environment contains this id.
     pub id: String,
     who: Vec<u8>,
-    /// The work hasn't ended when it was killed: its hold must last, even if the hold's run is over.
+    /// The work hasn't ended although it was killed, so the hold must last even if its run is over.
     insists: bool,
 }
 
-/// What became of the wish to guard a hold.
+/// Answer to the request to guard a hold.
 #[derive(Debug)]
 pub enum Admitted {
     Guards {
         hold: Reentry,
-        /// Rest of the lease, from when the question was sent.
+        /// Rest of the lease, counted from when the request was sent.
         left: Duration,
         /// The TTL that the hold's run asks for.
         ttl: Duration,
@@ -42,12 +44,12 @@ pub enum Admitted {
     },
     /// The run is over, or its lock is lost.
     NotHeld(LeaseState),
-    /// The lock has as many guards as it may have.
+    /// The lock has the maximum number of guards.
     TooMany,
 }
 
 impl Guard {
-    /// Makes a guard of this hold, which the server doesn't know yet.
+    /// Returns a new guard of this hold. The server learns of it by [`Self::admit`].
     pub fn new(claim: Claim, who: &Who) -> Result<Self, Error> {
         let mut id = format!("{:032x}", random_bits()?);
         id.truncate(12);
@@ -59,20 +61,21 @@ impl Guard {
         })
     }
 
-    /// Asks to guard the hold. Repeats a request whose answer was lost: that admits no second guard.
+    /// Asks to guard the hold. Repeats a request whose answer was lost; the repetition admits no second
+    /// guard.
     pub fn admit(&self, client: &mut Client) -> Result<Admitted, Error> {
         let mut admission = client.call(self.extension(), admitted);
         if matches!(&admission, Err(error) if error.kind == ErrorKind::Unreachable) {
             admission = client.call(self.extension(), admitted);
         }
         if admission.is_err() {
-            // It may have been admitted all the same.
+            // The server may have admitted the guard although the answer was lost.
             let _ = self.leave(client);
         }
         admission
     }
 
-    /// A guard with this id.
+    /// Returns a guard with this id.
     #[cfg(test)]
     pub fn of(claim: Claim, id: &str, who: &Who) -> Self {
         let id = id.to_owned();
@@ -82,18 +85,19 @@ impl Guard {
         }
     }
 
-    /// The hold.
+    /// Returns the claim of the hold.
     pub fn claim(&self) -> &Claim {
         &self.claim
     }
 
-    /// Extends the hold itself from now on, as the work hasn't ended when it was killed. Returns whether that is new.
+    /// Extends the hold itself from now on, because the work hasn't ended although it was killed. Returns
+    /// true the first time.
     pub fn insist(&mut self) -> bool {
         !std::mem::replace(&mut self.insists, true)
     }
 
-    /// Extends the leases of several guards to those of their holds, in one round trip; the server notifies us from
-    /// then on when one of the locks changes, where it can.
+    /// Extends the leases of several guards to those of their holds, in one round trip. From then on the
+    /// server notifies redlock when one of the locks changes, if it can.
     pub fn extend_all(guards: &[Self], client: &mut Client) -> Result<Vec<LeaseState>, Error> {
         client.with_connection(|connection, within| {
             let locks = guards.iter().map(|guard| guard.claim.lock());
@@ -110,7 +114,7 @@ impl Guard {
         self.claim.lock().call(&GUARD, args)
     }
 
-    /// The work is over. Safe to repeat; where it fails, the lease ends by itself.
+    /// Ends the guard, because its work is over. Safe to repeat; if it fails, the lease ends by itself.
     pub fn leave(&self, client: &mut Client) -> Result<(), Error> {
         client.open_to_release()?;
         client.call(self.leave_call(), |fields| match fields {
@@ -150,12 +154,12 @@ pub(super) fn extended(answer: Value) -> Result<LeaseState, Error> {
     }
 }
 
-/// A living guard, as others see it.
+/// A live guard, as others see it.
 #[derive(Clone, Debug)]
 pub struct GuardEntry {
-    /// Since when, in milliseconds since 1970 by the server's clock.
+    /// Start of the guard, in milliseconds since 1970 by the server's clock.
     pub since_ms: u64,
-    /// Until when it lives at the longest, by the same clock.
+    /// End of the guard's lease, by the same clock.
     pub until_ms: u64,
     pub who: Who,
 }

@@ -1,10 +1,10 @@
--- history: the holds of a lock that are over, those that aren't, and those that ended without a release. Read only.
--- KEYS[12] skips: the runs that ended without the lock; or none, if they aren't asked for
--- Returns {server time (ms), records (the newest first), {id, 1 when held, 0 when its lease has ended or 2 when it was lost, when (ms; of one that is held, the end of its lease), entry}…, skips (the newest first)}
+-- history: list the holds of a lock that are over, that go on, and that ended without a release. Read only.
+-- KEYS[12] skips: the runs that ended without the lock; missing if the caller doesn't want them
+-- Returns {server time (ms), records (the newest first), {id, 1 when held, 0 when its lease has ended or 2 when it was lost, end of the hold (ms), or of its lease if it is held, entry}…, skips (the newest first)}
 -- @include lock
 -- @include held
 -- @include record
-local LIVE = 250 -- how many of the holds that aren't over are returned at most
+local LIVE = 250 -- the most holds without a record that are returned
 
 local value = redis.pcall('GET', lock)
 local live = {}

@@ -30,19 +30,19 @@ pub struct LockHistory {
 pub enum SkipReason {
     /// A run had succeeded recently enough (`--once-per`).
     Recent,
-    /// The lock was busy, and it didn't want to wait.
+    /// The lock was busy, and the run didn't want to wait.
     Busy,
-    /// The lock stayed busy for as long as it wanted to wait.
+    /// The lock stayed busy for the whole time to wait.
     Timeout,
-    /// Others waited already, behind whom it doesn't wait (`--max-queue`).
+    /// As many waiters were queued as it is willing to wait behind (`--max-queue`).
     Crowded,
-    /// No new holder was admitted.
+    /// The lock was frozen.
     Frozen,
-    /// A newer run made it give up, or had been there before it.
+    /// A newer run superseded it, or had been there before it.
     Superseded,
     /// A person removed it from the queue.
     Removed,
-    /// It gave up to break a deadlock.
+    /// The run gave up to break a deadlock.
     Deadlock,
 }
 
@@ -66,7 +66,7 @@ pub struct HistoryEntry {
     /// `None` while the hold lasts.
     pub ended_ms: Option<u64>,
     pub outcome: HoldOutcome,
-    /// The client that ended the hold, or stood in the way of the run, if it is known.
+    /// The client that ended the hold, or blocked the run, if known.
     pub by: Option<Who>,
     /// Time since the success that made the run needless ([`SkipReason::Recent`]).
     pub success_ago: Option<Duration>,
@@ -79,7 +79,7 @@ pub struct PastHold {
     pub id: String,
     pub fence: u64,
     pub limit: Limit,
-    /// Its number among those that held the lock; 0 for shared ones.
+    /// Number of successes from which a usual length is computed.
     pub slot: u32,
     /// Number of guards that it has had.
     pub guards: u32,
@@ -188,15 +188,15 @@ pub(super) fn usual_of(mut lasted: Vec<Duration>) -> Option<Duration> {
     (lasted.len() >= ENOUGH).then(|| lasted[(lasted.len() - 1) / 2])
 }
 
-/// Number of histories that are asked for at once: the server has all of these answers in memory.
+/// Number of histories per request: the server keeps all of these answers in memory.
 const FEW: usize = 32;
 
-/// The longest that the note of a run that ended without the lock may take: nothing depends on it.
+/// Longest time to record a run without the lock, because nothing depends on that.
 const SKIP_WITHIN: Duration = Duration::from_millis(250);
 
 impl Lock {
-    /// Notes that a run ended without this lock, if Redis answers soon. Returns the host whose success made the run needless,
-    /// if the history has it.
+    /// Records that a run ended without this lock, if Redis answers soon. Returns the host whose success made
+    /// the run needless, if the history has it.
     pub fn record_skip(
         &self,
         client: &mut Client,
@@ -210,7 +210,7 @@ impl Lock {
             kill_after: None,
             ..who.clone()
         };
-        // What it ran is in the history.
+        // The command of that client is in the history.
         let by = by.map(|by| Who {
             host: by.host.clone(),
             user: by.user.clone(),
@@ -235,8 +235,8 @@ impl Lock {
 }
 
 impl Locks {
-    /// Reads the histories of any number of locks, a few at a time, and passes them to `each` one after the other until
-    /// that returns false.
+    /// Reads the histories of any number of locks, a few at a time. Passes each to `each` until that returns
+    /// false.
     pub fn each_history<E: From<Error>>(
         &self,
         client: &mut Client,
@@ -255,7 +255,7 @@ impl Locks {
                     }
                     Ok(())
                 };
-                // Nothing of an answer is kept, however many there are.
+                // Weight 0, because nothing of an answer is kept.
                 connection.list(calls, read, |()| 0)
             })?;
             if !goes_on? {
@@ -269,7 +269,7 @@ impl Locks {
 pub(super) fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory, Error> {
     let fields = <[Value; 4]>::try_from(array(answer)?);
     let [now_ms, records, live, skipped] = fields.map_err(|fields| unexpected_reply(&fields))?;
-    // A few more may be there than are wanted, until they are cut off.
+    // The server trims rarely, so there may be a few more than wanted.
     let wanted = usize::try_from(most).unwrap_or(usize::MAX);
     let records = array(records)?.into_iter().take(wanted);
     let mut entries: Vec<_> = records.filter_map(|record| over(name, &record)).collect();
@@ -287,7 +287,7 @@ pub(super) fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory
     })
 }
 
-/// The longest record that is read: two entries and the fields before them.
+/// Longest record that is read, in bytes: two entries and the fields before them.
 const LONGEST: usize = 300 * 1024;
 
 /// Reads `"<word> <word> <word> <bytes of by> <by><entry>"`.
@@ -334,7 +334,8 @@ pub(super) fn skip(name: &Name, record: &Value) -> Option<HistoryEntry> {
     })
 }
 
-/// Reads `{id, 1 when held, 0 when its lease has ended or 2 when it was lost, when, entry}`.
+/// Reads a hold without a record: `{id, 1 when held, 0 when its lease has ended or 2 when it was lost, when,
+/// entry}`.
 fn not_written(name: &Name, fields: &[Value]) -> Option<HistoryEntry> {
     let [id, Value::Int(how), when, entry] = fields else {
         return None;
@@ -352,7 +353,7 @@ fn not_written(name: &Name, fields: &[Value]) -> Option<HistoryEntry> {
     })
 }
 
-/// Reads the entry of a holder whose hold isn't over.
+/// Reads the entry of a hold into an entry of the history.
 fn hold_of(name: &Name, id: &str, entry: &str) -> Option<HistoryEntry> {
     let holder = Holder::parse(entry.as_bytes()).filter(|_| is_id(id))?;
     let hold = PastHold {

@@ -1,19 +1,19 @@
--- inspect: what the key is, the holders and the waiters. Read only; no token leaves the server.
--- ARGV[4] start of the list of holders ('0' at first, '' when all are known, or none is to be listed)
--- ARGV[5] start of the list of waiters: a score in the queue ('-inf' at first, '' as for holders)
--- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil, living guards {entry…}, who has asked it to end or nil}…, waiters {id, entry}…, what froze it or nil, ms that a hold lasted…, {where the list of holders goes on, and that of waiters}, {when a run succeeded last (ms) or nil, how many holds ended as a success, a failure, lost, forced, stopped and released, how many runs ended without the lock, and the last freezes, or nil each}}
+-- inspect: describe the key, the holders and the waiters. Read only; no token leaves the server.
+-- ARGV[4] cursor of the list of holders ('0' at first, '' for none)
+-- ARGV[5] start of the list of waiters: a score in the queue ('-inf' at first, '' for none)
+-- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil, live guards {entry…}, who has asked it to end or nil}…, waiters {id, entry}…, the freeze or nil, durations of the last holds (ms)…, {cursor of the list of holders, and start of that of waiters}, {time of the last success (ms) or nil, how many holds ended as a success, a failure, lost, forced, stopped and released, how many runs ended without the lock, and the last freezes, or nil each}}
 -- @include lock
 -- @include held
 -- @include record
 -- @include each_guard
 -- @constant LOST of holders
 local from_holder, from_score = ARGV[4], ARGV[5]
-local ENTRIES = 250 -- in how many entries lost holds are searched at most
-local PAGE = 500 -- how many holders, and how many waiters, one call returns
-local SHOWN_GUARDS = 100 -- how many are shown of a hold
-local NEWEST = 10 -- of how many of the newest holds it returns how long they lasted, if they succeeded
+local ENTRIES = 250 -- the most entries in which lost holds are searched
+local PAGE = 500 -- the most holders, and the most waiters, that one call returns
+local SHOWN_GUARDS = 100 -- the most guards of a hold that are returned
+local NEWEST = 10 -- how many of the newest holds are considered for durations; only successful ones have one
 
--- The guards that live of all holds, by the ids of these; read once, and only if there are any.
+-- The live guards of all holds, by the ids of the holds; read once, and only if a hold has any.
 local alive = nil
 local function guards_of(hold, entry)
   local phase = read_hold(entry).phase
@@ -31,7 +31,7 @@ local function guards_of(hold, entry)
   return alive[hold] or {}
 end
 
--- A hold as it is shown.
+-- Returns the description of a hold.
 local function shown(token, left)
   local hold, entry = id(token), redis.call('HGET', meta, token)
   return {hold, left, entry, guards_of(hold, entry), cancelled_by(token, entry) or false}
@@ -64,7 +64,7 @@ for n = 1, #page, 2 do
 end
 
 local remembered = redis.call('HMGET', state, 'succeeded', 'ended:success', 'ended:failure', 'ended:lost', 'ended:forced', 'ended:stopped', 'ended:released', 'ended:skipped', 'freezes')
--- The next holder counts the holds that ended without a release: until then their entries are there.
+-- Holds that ended without a release keep their entries until the next holder counts them.
 local lost = 0
 for _, hold in ipairs(some_holds(ENTRIES)) do
   if is_at_work(hold.entry) and not is_held(hold.token, value) then lost = lost + 1 end
@@ -72,7 +72,7 @@ end
 if lost > 0 then remembered[4] = int_text(math.min(lost, LOST) + (tonumber(remembered[4] or 0) or 0)) end
 
 local lasted = {}
--- A lock that is free has none; a waiter asks for nothing else.
+-- The durations are skipped only for the query of a waiter, if the lock is free: nothing uses them then.
 if #held > 0 or #waiting > 0 or from_score == '' then
   -- A key of another type has no records.
   for _, record in ipairs(redis.pcall('LRANGE', history, 0, NEWEST - 1)) do

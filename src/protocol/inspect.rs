@@ -1,4 +1,4 @@
-//! Looking at locks without changing them.
+//! Inspection of locks, which changes nothing.
 
 use std::collections::BTreeSet;
 use std::slice;
@@ -20,7 +20,7 @@ use super::who::{Frozen, Holder, Limit, Waiter, Who};
 use crate::redis::connection::Connection;
 use crate::redis::error::{Error, quoted};
 
-/// A lock as it was found.
+/// Snapshot of a lock.
 #[derive(Clone, Debug)]
 pub struct Inspected {
     pub name: Name,
@@ -29,56 +29,57 @@ pub struct Inspected {
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: u64,
     pub key: Key,
-    /// No new holder is admitted.
+    /// The freeze, during which no new holder is admitted.
     pub frozen: Option<Frozen>,
     /// The waiters, in the order of their turns.
     pub waiters: Vec<Waiting>,
-    /// How long a hold usually lasts, where that was asked and the history knows it.
+    /// Usual length of a hold, if the caller asked for it and the history has enough.
     pub usual: Option<Duration>,
     pub record: Record,
-    /// Where the lists of holders and waiters go on, if these are only their beginnings.
+    /// Cursors of the lists of holders and waiters, if these are only their beginnings.
     pub rest: Option<Page>,
 }
 
 /// The content of a lock's key.
 #[derive(Clone, Debug)]
 pub enum Key {
-    /// Nothing: the lock is free.
+    /// The lock is free.
     Free,
-    /// The holders, those first whose leases end first; at least one.
+    /// The holders, ordered by the end of their leases; at least one.
     Held(Vec<Hold>),
-    /// Another type of key, so not a lock; its type.
+    /// A key of this type, so not a lock.
     NotALock(String),
 }
 
 /// A hold of a lock.
 #[derive(Clone, Debug)]
 pub struct Hold {
-    /// The start of its token's SHA-1, which names this hold without giving it away.
+    /// Public id: the start of its token's SHA-1, which doesn't reveal the token.
     pub id: String,
-    /// `None`: the key has no expiry.
+    /// Rest of the lease; `None` if the key has no expiry.
     pub left: Option<Duration>,
-    /// `None`: another client's lock.
+    /// Entry of the holder; `None` for another client's.
     pub holder: Option<Holder>,
-    /// Its guards that live, the oldest first.
+    /// Its live guards, the oldest first.
     pub guards: Vec<GuardEntry>,
     /// The client that has asked it to end.
     pub stopping: Option<Who>,
 }
 
-/// What is remembered of the runs of a lock, also of those that the history has forgotten.
+/// Summary of a lock's runs, including those that the history has forgotten.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// When a run succeeded last, in milliseconds since 1970 by the server's clock.
+    /// Time of the last success, in milliseconds since 1970 by the server's clock.
     pub succeeded_ms: Option<u64>,
-    /// How many of its holds, or with `skipped` of its runs, ended in each way, in the order of [`RESULTS`]; of those since
-    /// the name was forgotten for the last time.
+    /// Number of holds (for `skipped`, of runs) that ended in each way, in the order of [`RESULTS`], since
+    /// the server last forgot the name.
     pub ended: [u64; RESULTS.len()],
-    /// The last freezes: from when until when each lasted, or is to last, in milliseconds since 1970 by the server's clock.
+    /// Start and end of the last freezes, in milliseconds since 1970 by the server's clock; an end may be in
+    /// the future.
     pub freezes: Vec<(u64, u64)>,
 }
 
-/// How holds end, as they are counted; with `skipped` a run without the lock.
+/// Ends of holds that are counted; `skipped` is a run that ended without the lock.
 pub const RESULTS: [&str; 7] = [
     "success", "failure", "lost", "forced", "stopped", "released", "skipped",
 ];
@@ -91,7 +92,7 @@ pub struct Waiting {
 }
 
 impl Hold {
-    /// It was granted, and its run hasn't said yet that it uses it.
+    /// Returns true if the hold was granted, but its run hasn't confirmed the grant.
     pub fn is_unconfirmed(&self) -> bool {
         self.holder.as_ref().is_some_and(|holder| holder.granted)
     }
@@ -108,15 +109,16 @@ impl Hold {
         holder.is_some_and(|holder| holder.who.instance.is_none())
     }
 
-    /// Returns how long ago a run acquired or renewed its lease, if that is known: not if its job has extended the lease.
+    /// Returns how long ago its run got or renewed the lease; `None` if that isn't known, because its job has
+    /// extended the lease.
     pub fn renewed_ago(&self) -> Option<Duration> {
         let who = &self.running()?.who;
         let ttl = who.ttl.filter(|_| who.instance.is_some())?;
         Duration::from_millis(ttl).checked_sub(self.left?)
     }
 
-    /// Returns by how long the renewal of its lease is overdue, if it is. A run renews after each third of the TTL: after a
-    /// half of it something is wrong.
+    /// Returns by how much the renewal of its lease is overdue, if it is. A run renews after each third of
+    /// the TTL, so a renewal older than half of it shows a problem.
     pub fn overdue(&self) -> Option<Duration> {
         let ago = self.renewed_ago()?;
         let ttl = self.holder.as_ref()?.who.ttl?;
@@ -126,7 +128,7 @@ impl Hold {
 }
 
 impl Inspected {
-    /// All that it was granted to.
+    /// Returns all holds, including unconfirmed grants.
     pub fn holds(&self) -> &[Hold] {
         match &self.key {
             Key::Held(holds) => holds,
@@ -134,18 +136,18 @@ impl Inspected {
         }
     }
 
-    /// Those of its holds that count: each has a run that knows of it, and the replicas that have to have it.
+    /// Returns the confirmed holds: their runs know of them, and so do the replicas that must confirm them.
     pub fn holders(&self) -> impl Iterator<Item = &Hold> {
         self.holds().iter().filter(|hold| !hold.is_unconfirmed())
     }
 
-    /// The clients that it was granted to, and that may not know or count on it yet.
+    /// Returns the holds with unconfirmed grants, and their clients.
     pub fn grants(&self) -> impl Iterator<Item = (&Hold, &Holder)> {
         let unconfirmed = self.holds().iter().filter(|hold| hold.is_unconfirmed());
         unconfirmed.filter_map(|hold| Some((hold, hold.holder.as_ref()?)))
     }
 
-    /// How many holders it admits: the smallest of their limits. `None` when it is free.
+    /// Returns how many holders it admits: the smallest of their limits. `None` if it is free.
     pub fn limit(&self) -> Option<Limit> {
         let limit = |hold: &Hold| {
             let holder = hold.holder.as_ref();
@@ -154,7 +156,7 @@ impl Inspected {
         self.holds().iter().map(limit).min()
     }
 
-    /// As a waiter sees it; `None` when it has no holder.
+    /// Returns the lock as a waiter sees it; `None` if it has no holder.
     pub fn busy(&self) -> Option<Busy> {
         let first = self.holds().first()?;
         let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
@@ -176,7 +178,7 @@ impl Inspected {
         Duration::from_millis(self.now_ms.saturating_sub(ms))
     }
 
-    /// Returns how long the oldest holder has had the lock; `None` without a holder, or if only another client knows.
+    /// Returns how long the oldest known holder has had the lock; `None` without one.
     pub fn held_for(&self) -> Option<Duration> {
         let holders = self.holders().filter_map(|hold| hold.holder.as_ref());
         let since = holders.map(|holder| holder.since_ms).min();
@@ -191,12 +193,12 @@ impl Inspected {
         since.map(|ms| self.since(ms))
     }
 
-    /// It has no holder and no waiter, and would be granted.
+    /// Returns true if the lock has neither a holder nor a waiter, and isn't frozen.
     pub fn is_idle(&self) -> bool {
         matches!(self.key, Key::Free) && self.waiters.is_empty() && self.frozen.is_none()
     }
 
-    /// What it takes up in memory, in bytes.
+    /// Returns the size in memory, in bytes.
     fn weight(&self) -> usize {
         let of_hold = |hold: &Hold| {
             let guards = hold.guards.iter();
@@ -214,11 +216,12 @@ impl Inspected {
     }
 }
 
-/// The longest id, in bytes.
+/// Longest id, in bytes.
 const LONGEST_ID: usize = 40;
 
 impl Locks {
-    /// Looks at locks, and at how long a hold of each usually lasts. One round trip for a hundred names.
+    /// Inspects locks, including how long a hold of each usually lasts. Needs one round trip per hundred
+    /// names.
     pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
         client.with_connection(|connection, _| {
             let mut locks = self.pages(connection, names, FIRST_PAGE)?;
@@ -236,11 +239,12 @@ impl Locks {
         all.pop().ok_or_else(|| unexpected_reply(&[]))
     }
 
-    /// Returns the usual length of a hold of this lock, if the history knows it. One short question.
+    /// Returns the usual length of a hold of this lock, if the history has enough. Sends one short request.
     pub fn usual(&self, client: &mut Client, name: &Name) -> Result<Option<Duration>, Error> {
         client.with_connection(|connection, _| {
             match self.pages(connection, slice::from_ref(name), [b"", b""]) {
-                // If redlock may not read that, nothing is usual: that is no reason to end a wait.
+                // Without permission for that, nothing is known to be usual; the wait must go on all the
+                // same.
                 Err(error) if !error.kind.may_pass() => Ok(None),
                 locks => Ok(locks?.pop().and_then(|lock| lock.usual)),
             }
@@ -280,7 +284,7 @@ impl Locks {
             }
             Ok(None)
         })?;
-        // A client that moved meanwhile may be on several pages.
+        // A client that moved in its list meanwhile may be on several pages.
         let (mut holders, mut waiters) = (BTreeSet::new(), BTreeSet::new());
         if let Key::Held(holds) = &mut lock.key {
             holds.retain(|hold| holders.insert(hold.id.clone()));
@@ -291,7 +295,7 @@ impl Locks {
         Ok(())
     }
 
-    /// The names of locks, sorted.
+    /// Returns the names of locks, sorted.
     pub fn names(&self, client: &mut Client, which: Which) -> Result<Vec<Name>, Error> {
         client.with_connection(|connection, _| {
             let mut since = "-inf".to_owned();
@@ -300,7 +304,8 @@ impl Locks {
                 since = number(&seconds)?.saturating_mul(1000).to_string();
             }
             let mut names = BTreeSet::new();
-            // Names whose scores grow meanwhile move up in the order, so that each page begins within the one before.
+            // Each page overlaps the one before, because names whose scores grow meanwhile move up in the
+            // order.
             for first in (0..MOST_NAMES).step_by(PAGE - OVERLAP) {
                 let mut command = redis::cmd("ZRANGEBYSCORE");
                 command.arg(index_key(&self.prefix)).arg(&since).arg("+inf");
@@ -317,28 +322,28 @@ impl Locks {
     }
 }
 
-/// How many names are asked for at once: the server takes less than a millisecond.
+/// Number of names per request: the server takes less than a millisecond for them.
 const PAGE: usize = 1000;
 
-/// Names of a page that the one before had, too: more than are used between two requests.
+/// Number of names by which a page overlaps the one before: more than change between two requests.
 const OVERLAP: usize = 100;
 
-/// More names than this are no list of locks.
+/// Most names in an index; a longer list isn't one of locks.
 const MOST_NAMES: usize = 1_000_000;
 
-/// Reads the living guards of a hold, the oldest first.
+/// Reads the live guards of a hold, the oldest first.
 fn living(guards: Value) -> Result<Vec<GuardEntry>, Error> {
     let mut living = all(guards, |guard| entry(&guard, GuardEntry::parse))?;
     living.sort_by_key(|guard| guard.since_ms);
     Ok(living)
 }
 
-/// From where on the holders of a lock are listed, and its waiters; empty: all of these are known.
+/// Cursors at which the lists of holders and waiters go on; empty for a complete list.
 type Page = [Vec<u8>; 2];
 
 const FIRST_PAGE: [&[u8]; 2] = [b"0", b"-inf"];
 
-/// Reads a lock as one answer shows it.
+/// Reads a lock from one answer.
 pub(super) fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
     let [kind, fence, now_ms, lists @ ..]: [Value; 9] = fields(answer)?;
     let [held, waiting, freeze, lasted, rest, remembered] = lists;
@@ -377,7 +382,8 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
     })
 }
 
-/// Returns a number that a script of ours has written. Another client may have put anything in its place.
+/// Reads a number that a script of redlock has written; `None` if another client has replaced it by anything
+/// else.
 fn known_number(value: &Value) -> Result<Option<u64>, Error> {
     Ok(some_text(value)?.and_then(|_| number(value).ok()))
 }
@@ -402,10 +408,10 @@ fn record(remembered: Value) -> Result<Record, Error> {
     })
 }
 
-/// How many freezes are read of a lock.
+/// Most freezes that are read of a lock.
 const MOST_FREEZES: usize = 100;
 
-/// Reads a list, without the items of which `read` makes nothing.
+/// Reads a list, without the items for which `read` returns `None`.
 fn all<T>(list: Value, read: impl Fn(Value) -> Result<Option<T>, Error>) -> Result<Vec<T>, Error> {
     let items = array(list)?.into_iter();
     items.filter_map(|item| read(item).transpose()).collect()
@@ -417,11 +423,11 @@ fn fields<const N: usize>(list: Value) -> Result<[Value; N], Error> {
     fields.map_err(|fields: Vec<Value>| unexpected_reply(&fields))
 }
 
-/// Which names.
+/// Selection of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Those of locks in use; some may have ended since.
+    /// Names of locks in use; some may have ended since.
     InUse,
-    /// Also those of locks that have a history.
+    /// Also names of locks that have a history.
     All,
 }

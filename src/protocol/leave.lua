@@ -1,7 +1,7 @@
--- leave: a guard has ended. Where it is the last one, and the hold's run is over, that frees the lock.
+-- leave: record the end of a guard. After the last one the lock is freed, if the hold's run is over.
 -- ARGV[4] token of the hold
 -- ARGV[5] id of the guard
--- Returns {1} when it has left
+-- Returns {1} when the guard has left
 -- @include lock
 
 return (function()
@@ -11,7 +11,8 @@ return (function()
 local token, guard = ARGV[4], ARGV[5]
 
 local gone = redis.pcall('HDEL', guards, guard)
--- A key of another type isn't ours. Of a server that has become a replica this is to be asked on its primary.
+-- A key of another type isn't redlock's. Any other error goes to the caller: a demoted server, for example, which
+-- must be asked on its primary.
 if type(gone) == 'table' and not string.find(gone.err, 'WRONGTYPE', 1, true) then return gone end
 post_notice('over', guard, '', A_WHILE)
 local entry = redis.pcall('HGET', meta, token)

@@ -1,4 +1,4 @@
-//! One lock on a server: its keys, and what is done to it from outside, without a claim.
+//! A lock on a server: its keys, and the operations on it that need no claim.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const KEYS: [&str; 12] = [
     "guards", "skips",
 ];
 
-/// Start of a search.
+/// Cursor at which a search starts.
 const START: &[u8] = b"0";
 
 /// A lock on a server: its name and keys.
@@ -31,23 +31,23 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Its name without the prefix.
+    /// Returns the name without the prefix.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The key of a kind of notice for the run with this id (`lib/notices.lua` has the kinds).
+    /// Returns the key of a notice of this kind for the run with this id (`lib/notices.lua` lists the kinds).
     pub(super) fn notice(&self, kind: &str, id: &str) -> Vec<u8> {
         self.keys.of(&format!("{kind}:{id}"))
     }
 
-    /// Frees the lock from any holder, or (with `id`) takes it from that holder only, or removes that waiter
-    /// from its queue. `by` is reported to the run that loses it.
+    /// Frees the lock from every holder. With `id`, takes it from that holder only, or removes that waiter
+    /// from the queue. `by` is reported to the run that loses it.
     pub fn force(&self, client: &mut Client, id: Option<&str>, by: &Who) -> Result<Forced, Error> {
         let by = by.to_json();
         let id = id.unwrap_or_default();
         let start = [START, START].map(<[u8]>::to_vec);
-        // Places among the holders and in the queue from which the search for the id goes on.
+        // Cursors among the holders and in the queue at which the search for the id goes on.
         let mut from = start.clone();
         let (mut freed, mut last) = (0_u32, None);
         let freed_from = |holder, many: u32| Forced::Freed {
@@ -67,7 +67,7 @@ impl Lock {
                         }
                         freed_from(last.take(), freed)
                     }
-                    // The last of them have ended by themselves.
+                    // The last of the holders have ended by themselves.
                     [Value::Int(0)] if freed > 0 => freed_from(last.take(), freed),
                     [Value::Int(0)] => Forced::WasFree,
                     [Value::Int(2), ..] => Forced::HeldByOther,
@@ -82,8 +82,8 @@ impl Lock {
         })
     }
 
-    /// Asks the holder with this id to end, if there is one; `by` is reported to its run, which keeps the lock until its
-    /// command has ended.
+    /// Asks the holder with this id to end, if it exists. `by` is reported to its run, which keeps the lock
+    /// until its command has ended.
     pub fn stop(&self, client: &mut Client, id: &str, by: &Who) -> Result<(), Error> {
         let mut among_holders = START.to_vec();
         in_parts(|| {
@@ -99,7 +99,8 @@ impl Lock {
         })
     }
 
-    /// Admits no new holder for a time, as `who` wants it for its reason, except those that ignore freezes.
+    /// Admits no new holder for a time, except runs that ignore freezes. `who` is the client that freezes the
+    /// lock, with its reason.
     pub fn freeze(
         &self,
         client: &mut Client,
@@ -117,7 +118,7 @@ impl Lock {
         })
     }
 
-    /// Admits holders again; returns the client that had frozen it, if it was frozen.
+    /// Ends a freeze. Returns the client that had frozen the lock, if it was frozen.
     pub fn thaw(&self, client: &mut Client) -> Result<Option<Who>, Error> {
         client.call(self.call(&THAW, Vec::new()), |fields| match fields {
             [Value::Int(1), who] => Ok(Some(entry(who, Who::parse)?.unwrap_or_default())),
@@ -126,7 +127,8 @@ impl Lock {
         })
     }
 
-    /// Returns a call with the keys of this lock that the script takes. Before the arguments come those that all scripts need.
+    /// Returns a call with the lock's keys that the script takes. The arguments that all scripts need come
+    /// before `args`.
     pub(super) fn call(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Call {
         let common = [
             self.name.as_str().into(),
@@ -146,26 +148,26 @@ impl Lock {
     }
 }
 
-/// What `force` found.
+/// Result of [`Lock::force`].
 #[derive(Clone, Debug)]
 pub enum Forced {
-    /// It is taken from this holder (`None`: another client's), and from this many others.
+    /// The lock was taken from this holder (`None`: another client), and from this many others.
     Freed { holder: Option<Holder>, others: u32 },
-    /// It had no holder.
+    /// The lock had no holder.
     WasFree,
     /// No holder has the given id.
     HeldByOther,
-    /// The id is that of this waiter, which isn't in the queue any more.
+    /// The id was this waiter's, which isn't in the queue any more.
     WaiterRemoved(Option<Waiter>),
 }
 
-/// What `freeze` found.
+/// Result of [`Lock::freeze`].
 #[derive(Clone, Debug)]
 pub struct FreezeReply {
-    /// How many hold it still.
+    /// Number of clients that still hold the lock.
     pub holders: u32,
-    /// One of them; `None` when none does, or for another client.
+    /// A holder; `None` if there is none, or if it is another client.
     pub holder: Option<Holder>,
-    /// The client that had frozen it before.
+    /// The client that had frozen the lock before.
     pub before: Option<Who>,
 }

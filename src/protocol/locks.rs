@@ -1,4 +1,4 @@
-//! The locks of one user: where they are and how their keys are named, by the settings.
+//! The locks of one user: their servers and the names of their keys, by the settings.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,38 +21,38 @@ use crate::redis::url::UrlOrigin;
 /// Largest difference between the clocks of servers that take over from each other; NTP keeps them much closer.
 const CLOCK_SKEW: Duration = Duration::from_millis(500);
 
-/// Where Redis is, our credentials there, and how long we wait for it.
+/// Address of Redis, credentials, and time limit.
 #[derive(Default)]
 pub struct Access<'a> {
     pub url: &'a str,
     pub origin: UrlOrigin,
-    /// A file with the password, which replaces the URL's.
+    /// File with the password, which replaces the URL's.
     pub password_file: Option<PathBuf>,
-    /// A password in the URL counts before that one.
+    /// A password in the URL takes precedence over the file.
     pub url_first: bool,
     pub tls: TlsFiles,
-    /// The longest that connecting, and each answer, may take.
+    /// Longest time to connect, and to wait for each answer.
     pub timeout: Duration,
 }
 
-/// The locks of one user. Its `Display` is where they are, and never shows a password.
+/// The locks of one user. `Display` shows their server, and never a password.
 #[derive(Clone, Debug)]
 pub struct Locks {
     /// The servers behind the URL.
     pub deployment: Arc<Deployment>,
-    /// What each key begins with.
+    /// Beginning of each key.
     pub prefix: String,
-    /// How many holds of each lock are remembered.
+    /// Number of holds that the history keeps of each lock.
     pub(super) history: u32,
 }
 
 impl Locks {
-    /// The locks whose keys begin with `prefix` (`None`: with what suits the URL); of each, as many holds are remembered as `history`
-    /// says.
+    /// Returns the locks whose keys begin with `prefix` (`None`: the prefix that suits the URL). `history` is
+    /// the number of holds to remember of each.
     ///
     /// # Errors
-    /// [`super::ErrorKind::Config`] when the URL can't be used; the message never repeats it, as it
-    /// may hold a password.
+    /// [`super::ErrorKind::Config`] if the URL can't be used. The message never repeats the URL, which may
+    /// contain a password.
     pub fn new(access: Access, prefix: Option<&str>, history: u32) -> Result<Self, Error> {
         let (url, origin, tls) = (access.url, &access.origin, &access.tls);
         let mut deployment = Deployment::parse(url, origin, tls, access.timeout, prefix)?;
@@ -68,7 +68,7 @@ impl Locks {
         })
     }
 
-    /// The lock of this name.
+    /// Returns the lock of this name.
     pub fn lock(&self, name: Name) -> Lock {
         Lock {
             keys: Keys::new(&self.prefix, &name),
@@ -77,7 +77,7 @@ impl Locks {
         }
     }
 
-    /// Whether they exclude nobody on another host.
+    /// Returns true if the locks exclude only runs on this host.
     pub fn are_local(&self) -> bool {
         self.deployment.kind.local_socket().is_some()
     }
@@ -126,7 +126,8 @@ impl Locks {
         Nodes::parse(nodes, &self.server().address).replicas
     }
 
-    /// Returns how far apart the clocks may be of the servers that decide when a lock expires: 0 if it is always the same.
+    /// Returns the largest difference between the clocks that may decide when a lock expires: 0 if it is
+    /// always the same clock.
     pub fn clock_skew(&self) -> Duration {
         if self.deployment.may_fail_over() {
             CLOCK_SKEW
@@ -135,19 +136,19 @@ impl Locks {
         }
     }
 
-    /// The longest that an answer may take, also where replicas have to have something before that.
+    /// Returns the longest time until an answer, including the wait for replicas if they must confirm.
     pub fn answer_may_take(&self) -> Duration {
         let replication = self.deployment.replication();
         let replicas = replication.map(|replication| replication.timeout);
         self.server().timeout + replicas.unwrap_or_default()
     }
 
-    /// A client that connects with the first request.
+    /// Returns a client that connects with its first request.
     pub fn client(&self) -> Client {
         Client::new(&self.deployment)
     }
 
-    /// A client that is connected.
+    /// Returns a connected client.
     pub fn open(&self) -> Result<Client, Error> {
         let mut client = self.client();
         client.open()?;

@@ -5,17 +5,17 @@ use std::fmt;
 use crate::pattern::is_pattern;
 use crate::redis::slot::{hash_slot, hash_tag, key_of_prefix, number_in};
 
-/// A lock's name: 1–200 bytes of UTF-8 without white space, control characters, `*`, `?` or unbalanced
-/// braces (Redis Cluster reads braces as a hash tag). It doesn't begin with a dash: whoever may write to
-/// Redis chooses names, and one that is passed on would be an option.
+/// A lock's name: 1–200 bytes of UTF-8 without white space, control characters, `*`, `?` or unbalanced braces
+/// (Redis Cluster reads braces as a hash tag). A name doesn't begin with a dash, because whoever may write to
+/// Redis chooses names, and a program would take such a name for an option.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(String);
 
-/// The longest name in bytes.
+/// Longest name, in bytes.
 const LONGEST: usize = 200;
 
 impl Name {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -40,7 +40,7 @@ impl std::str::FromStr for Name {
         if is_pattern(name) {
             return Err("a lock's name can't contain * or ?".into());
         }
-        // xargs removes these.
+        // xargs removes these characters.
         if name.trim_start_matches(['"', '\'', '\\']).starts_with('-') {
             return Err("a lock's name can't begin with -, nor with quotes or backslashes before a -: other programs would take it for an option; put another character first".into());
         }
@@ -62,14 +62,14 @@ impl fmt::Display for Name {
     }
 }
 
-/// The keys of one lock, all in one hash slot; the index is in it where the prefix has a hash tag.
+/// The keys of one lock, all in one hash slot. The index is in that slot only if the prefix has a hash tag.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
-    /// The lock itself: prefix and name, a string that holds the token.
+    /// Key of the lock itself, prefix and name: a string that contains the token.
     pub(super) lock: Vec<u8>,
     /// Beginning of all other keys, and of each waiter's channel.
     start: String,
-    /// The names of the locks in use below this prefix.
+    /// Key of the index: the names of the locks in use below this prefix.
     pub(super) index: Vec<u8>,
 }
 
@@ -79,8 +79,8 @@ impl Keys {
         let tag = match hash_tag(&lock) {
             Some(tag) => format!("{{{tag}}}:{lock}"),
             None if !lock.contains('}') => format!("{{{lock}}}"),
-            // Redis hashes all of the lock's key, but would read only its beginning as a tag: a number
-            // that has the same hash slot takes its place.
+            // Redis hashes the whole lock's key here, but as a tag it would read only the beginning. So the
+            // tag is a number with the same hash slot.
             None => format!("{{{}}}:{lock}", number_in(hash_slot(lock.as_bytes()))),
         };
         Self {
@@ -96,12 +96,12 @@ impl Keys {
     }
 }
 
-/// The key of the index of all names below a prefix.
+/// Returns the key of the index of all names below a prefix.
 pub fn index_key(prefix: &str) -> Vec<u8> {
     key_of_prefix(prefix, "index").into()
 }
 
-/// The key of the note that the job with this hold waits for something.
+/// Returns the key of the note that the job with this hold waits for another lock.
 pub(super) fn blocked_key(prefix: &str, hold: &str) -> Vec<u8> {
     key_of_prefix(prefix, &format!("blocked:{hold}")).into()
 }
@@ -166,7 +166,7 @@ mod tests {
         );
     }
 
-    /// The hash slot of a key.
+    /// Returns the hash slot of a key.
     fn hash_slot_of(key: &[u8]) -> u16 {
         let key = std::str::from_utf8(key).unwrap();
         hash_slot(hash_tag(key).unwrap_or(key).as_bytes())
@@ -208,7 +208,7 @@ mod tests {
                 }
             }
         }
-        // Without one they can't share a slot, but there is one server.
+        // Without a hash tag they can't share a slot, but then there is only one server.
         assert_eq!(index_key("redlock:"), b"{redlock:}:index");
         assert_eq!(index_key("{redlock}:"), b"{redlock}:{redlock}::index");
     }

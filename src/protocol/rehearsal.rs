@@ -1,8 +1,8 @@
-//! A rehearsal of all scripts, for `redlock doctor`: on a name that nobody else has, as a holder, a waiter and a person
-//! call them.
+//! A rehearsal of all scripts, for `redlock doctor`. On a name that nobody else has, the scripts are called
+//! as a holder, a waiter and a person do.
 //!
-//! One request creates, uses and removes all keys, so nothing is left behind even if its replies are late. If that
-//! request may have got lost, the keys are removed once more.
+//! A single request creates, uses and removes all keys, so nothing is left behind even if its replies are
+//! late. If that request may be lost, the keys are removed again.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ pub struct Rehearsed {
     pub silence: Option<Error>,
 }
 
-/// A lock of its own, with a holder, a waiter, and one that comes last.
+/// A lock of its own, with a holder, a waiter, and a last claim.
 struct Rehearsal<'a> {
     lock: Lock,
     who: &'a Who,
@@ -51,10 +51,11 @@ struct Rehearsal<'a> {
 }
 
 impl Locks {
-    /// Acquires, waits, hands over, releases and more, on the connection of this client. `who` is shown as the holder.
+    /// Acquires, waits, hands over, releases and more, on the connection of this client. `who` is shown as
+    /// the holder.
     ///
     /// # Errors
-    /// If the server doesn't answer until then.
+    /// If the server doesn't answer before `until`.
     pub fn rehearse(
         &self,
         client: &mut Client,
@@ -97,8 +98,8 @@ impl Locks {
 }
 
 impl Rehearsal<'_> {
-    /// Subscribes as a waiter does. Before any key is created, makes sure that this user may remove them; otherwise returns
-    /// the refusal.
+    /// Subscribes as a waiter does. Checks first, before any key is created, that this user may remove the
+    /// keys. Otherwise returns the refusal.
     fn subscribe(&mut self, client: &mut Client, until: Instant) -> Result<Option<Error>, Error> {
         client.limit_to(left(until));
         let subscribed = self.waiter.subscribe(client);
@@ -118,7 +119,7 @@ impl Rehearsal<'_> {
         }))
     }
 
-    /// Returns why a waiter can't subscribe, by asking once more for the answer.
+    /// Returns the reason why a waiter can't subscribe, by asking again.
     fn why_deaf(&self, client: &mut Client, until: Instant) -> Option<Error> {
         let channel = self.lock.keys.of(&self.waiter.id());
         let channel = String::from_utf8_lossy(&channel);
@@ -133,7 +134,7 @@ impl Rehearsal<'_> {
         error.or_else(|| Some(failed(denied)))
     }
 
-    /// Sends all calls in one request; returns the first error among the answers, and how long they took.
+    /// Sends all calls in one request. Returns the first error among the answers, and how long they took.
     fn call(
         &self,
         client: &mut Client,
@@ -167,7 +168,7 @@ impl Rehearsal<'_> {
         Ok((failure, took))
     }
 
-    /// Removes the keys after a request that failed. A server that is late carries out a part of a request even if its
+    /// Removes the keys after a failed request. A slow server carries out a part of a request even if its
     /// connection is closed meanwhile, so the first removal doesn't wait for replies.
     fn remove(&self, client: &mut Client, until: Instant) {
         let sent_until = until.max(Instant::now() + REMOVAL_SENT_WITHIN);
@@ -176,7 +177,8 @@ impl Rehearsal<'_> {
         let _ = client.query_each(&self.removal(), until);
     }
 
-    /// Returns the commands that remove all keys of the lock. The index is other locks', too.
+    /// Returns the commands that remove all keys of the lock. In the index, which all locks share, only its
+    /// name.
     fn removal(&self) -> [Cmd; 2] {
         let index = &self.lock.keys.index;
         let mut keys = self.lock.call(&SKIP, Vec::new()).keys;
@@ -238,7 +240,7 @@ impl Rehearsal<'_> {
     }
 }
 
-/// Reads the message that the waiter has got the lock: it comes before the last answers.
+/// Reads the message that the waiter has the lock, which comes before the last answers.
 fn hear(client: &mut Client) -> Result<(), Error> {
     while let Some(incoming) = client.receive()? {
         if let Incoming::Granted(_) | Incoming::Push(Push::Message(_) | Push::MessageMissed) =

@@ -1,10 +1,10 @@
--- release: free our lock, or leave its queue, and hand the lock on.
+-- release: free this run's lock, or leave its queue, and hand the lock over.
 -- ARGV[4] token
--- ARGV[5] by_job (1: released by its own job, so that its run goes on without it; 0)
--- ARGV[6] how the run ended ('' when there was none)
--- ARGV[7] keep (ms that the lock stays ours, counted from when we got it, or 0)
--- ARGV[8] answered (1: every request for it was answered, so that none can arrive late; '' or left out)
--- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours
+-- ARGV[5] by_job (1: released by the job itself, so that its run goes on without it; 0)
+-- ARGV[6] how: the end of the run ('' if it never started its command)
+-- ARGV[7] keep (ms that the run keeps the lock, counted from its grant, or 0)
+-- ARGV[8] answered (1: every request for the lock got its reply, so none can arrive late; '' or missing otherwise)
+-- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced it out or nil, entry of a holder or nil} when another client has it, or nobody
 -- @include lock
 
 local token, by_job, how, keep = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
@@ -23,16 +23,16 @@ local value = lock_value(how ~= '' and token)
 local ours = is_held(token, value)
 local lease = by_job == '1' and redis.call('PTTL', lock)
 
--- Records the end of a hold: in the history, where a repeated request finds that the first one was done.
+-- Records the end of a hold in the history, which tells a repeated request that the first one was done.
 local function note_end()
-  -- It is withdrawn: a request for it that was held up on its way must not take effect any more.
+  -- The request for the lock is withdrawn, so a delayed copy of it must not take effect any more.
   if how == '' and ARGV[8] ~= '1' then post_notice('removed', token, notice('removed', token) or cancelled_by(token, entry) or '', A_WHILE) end
   if not entry or how == '' then return end
   local by = how == 'cancelled' and cancelled_by(token, entry)
-  -- What is kept was released before.
+  -- A kept hold was released, and recorded, before.
   if hold.phase == 'kept' then return end
   record_end(token, entry, now_ms, ours and how or 'lost', by or '')
-  -- Its confirmation may have been lost on its way.
+  -- Its confirmation may have been lost.
   if ours and hold.phase == 'granted' then note_order(entry) end
   if how == 'status:0' and ours then
     set_state('succeeded', int_text(now_ms))
@@ -40,14 +40,15 @@ local function note_end()
   end
 end
 
--- The job has released the lock, and its run goes on. Only a process that watches over the lock would read it.
+-- Notes for the run, which goes on, that its job has released the lock. Only a supervising process would read the
+-- notice.
 local function note_for_run()
   if by_job == '1' and string.find(entry or '', '"instance":"', 1, true) then
     post_to_holder('released', token, '', lease)
   end
 end
 
--- Returns how its hold ended, if that is one of the last 1,000.
+-- Returns how this hold ended, if it is one of the last 1,000.
 local function own_end()
   local own_id = id(token)
   local last, ended = string.match(history_size == 0 and redis.call('HGET', state, 'ended') or '', '^(%x+) (%S+)$')
@@ -73,16 +74,16 @@ local place = not ours and redis.pcall('ZSCORE', queue, token)
 if ours then
   granted = end_hold(token, value)
 elseif type(place) == 'string' then
-  -- If nothing was done under it, note_end() posts more than its ticket.
+  -- For a run that never started its command, note_end() posts more than its ticket.
   if how == '' then remove_waiter(token) else dequeue(token, place) end
-  -- A key of another type isn't ours to look into.
+  -- A key of another type isn't redlock's to hand over.
   if type(value) ~= 'table' then granted = grant_next(value) end
   redis.pcall('HDEL', meta, token)
 else
   local answer = not_held(token, value)
   redis.call('HDEL', meta, token)
   if answer[1] == 0 then
-    -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.
+    -- The run never started its command, so nothing was lost; or the lock was kept for a while that is over.
     if how == '' or hold.phase == 'kept' then
       note_end()
       return {1}

@@ -1,9 +1,9 @@
-//! The scripts, one Lua file an operation, and how their answers are read.
+//! The scripts, one Lua file per operation, and the readers of their answers.
 //!
 //! Each answer has one shape: a fixed number of fields, each with its type and its bounds. A reply of any
-//! other shape doesn't count as an answer, and it is unknown what was done: another operation's reply that
-//! was doubled or shifted on its way must not pass for this one's. That is an [`Error`] of the kind
-//! [`ErrorKind::Unreachable`]; the caller gives the connection up, and asks again over a fresh one.
+//! other shape isn't accepted as an answer, because another operation's reply may have been doubled or
+//! shifted on its way. Such a reply is an [`Error`] of the kind [`ErrorKind::Unreachable`]. The effect is
+//! unknown, so the caller closes the connection and asks again over a fresh one.
 
 use std::time::Duration;
 
@@ -16,11 +16,10 @@ pub(super) use crate::redis::reply::{
     array, count, flag, lossy_text, milliseconds, number, number_to, some_text, unexpected_reply,
 };
 
-/// The values of the key of a lock that several clients hold (`lib/lock.lua` has the same).
+/// Values of the lock's key if several clients hold it (as in `lib/lock.lua`).
 pub const SHARED_VALUES: [&[u8]; 2] = [b"redlock:shared", b"redlock:slots"];
 
-/// The longest that a lease of ours, or what is left of it, can be: no client can ask for more than a
-/// year, and a clock that is set can't give more.
+/// Longest lease, and longest rest of one: no client can ask for more than a year, even if a clock is set.
 const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
@@ -31,7 +30,7 @@ pub const COMMANDS: &str = "+evalsha +eval +get +set +getrange +unlink +exists +
     +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +publish +subscribe +hello \
     +client|tracking +client|caching +role +info +wait +select";
 
-/// In how many parts a script does its work at most: a server that never comes to an end lies.
+/// Most parts in which a script does its work: a server that goes on after these is broken or hostile.
 const MOST_PARTS: u32 = 10_000;
 
 /// Calls a script, part by part, until a call returns the result.
@@ -43,7 +42,7 @@ pub(super) fn in_parts<T>(mut call: impl FnMut() -> Result<Option<T>, Error>) ->
     })
 }
 
-/// What others call a token: the digits of [`super::Token::id`], or nothing.
+/// Reads the public id of a token: the digits of [`super::Token::id`], or nothing.
 pub(super) fn id(value: &Value) -> Result<String, Error> {
     let id = lossy_text(value);
     if !is_id(&id) || !matches!(value, Value::BulkString(_)) {
@@ -52,12 +51,13 @@ pub(super) fn id(value: &Value) -> Result<String, Error> {
     Ok(id)
 }
 
-/// Whether a text can be what others call a token.
+/// Returns true if a text can be the public id of a token.
 pub(super) fn is_id(text: &str) -> bool {
     text.len() <= 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Where a list goes on: a number in digits, with a parenthesis before a score that isn't part of it; empty: nowhere.
+/// Reads the cursor of a list: a number, after a parenthesis if it is an exclusive score. Empty at the end of
+/// the list.
 pub(super) fn cursor(value: &Value) -> Result<Vec<u8>, Error> {
     let is_part = |byte: &u8| byte.is_ascii_digit() || b"(-+.e".contains(byte);
     match value {
@@ -68,12 +68,12 @@ pub(super) fn cursor(value: &Value) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// The number of a holder among several; 0 for those that have none.
+/// Reads the slot of a holder; 0 for holders without one.
 pub(super) fn slot(value: &Value) -> Result<u32, Error> {
     Ok(u32::try_from(number_to(SLOTS.into(), value)?).unwrap_or(SLOTS))
 }
 
-/// What is left of a lease of ours; none where another client has removed the key's expiry.
+/// Reads the rest of a lease; zero if another client has removed the key's expiry.
 pub(super) fn left(value: &Value) -> Result<Duration, Error> {
     let left = milliseconds(value)?.unwrap_or_default();
     if left > LONGEST_LEASE {
@@ -82,7 +82,7 @@ pub(super) fn left(value: &Value) -> Result<Duration, Error> {
     Ok(left)
 }
 
-/// Returns what `parse` reads from an entry; `None` without an entry, and for one that isn't ours.
+/// Returns the result of `parse` for an entry; `None` without an entry, or if `parse` rejects it.
 pub(super) fn entry<T>(
     value: &Value,
     parse: impl Fn(&[u8]) -> Option<T>,
@@ -113,8 +113,8 @@ mod tests {
             let words = words.map(|word| word.trim_start_matches("(aq").to_lowercase());
             words.filter(|word| word.starts_with('+')).collect()
         };
-        let known = words(COMMANDS);
-        assert_eq!(known, words(rules));
+        let permitted = words(COMMANDS);
+        assert_eq!(permitted, words(rules));
         for rule in crate::redis::cluster::RULES.split(' ') {
             assert!(rest.contains(rule), "{rule}");
         }
@@ -128,7 +128,7 @@ mod tests {
             let text = fs::read_to_string(&path).unwrap();
             for call in text.split("call('").skip(1) {
                 let rule = format!("+{}", call.split('\'').next().unwrap().to_lowercase());
-                assert!(known.contains(&rule), "{}: {rule}", path.display());
+                assert!(permitted.contains(&rule), "{}: {rule}", path.display());
                 called += 1;
             }
         }
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(milliseconds(&Value::Int(-1)).ok(), Some(None));
         assert_eq!(milliseconds(&Value::Int(-2)).ok(), None);
         assert_eq!(milliseconds(&Value::Int(5)).ok(), Some(Some(ms(5))));
-        // Another client's key may last for longer than ours.
+        // Another client's key may last for longer than a lease.
         let long = milliseconds(&Value::Int(i64::MAX)).ok();
         assert_eq!(long, Some(Some(ms(i64::MAX.unsigned_abs()))));
         assert_eq!(left(&Value::Int(-1)).ok(), Some(Duration::ZERO));
@@ -229,7 +229,7 @@ mod tests {
         assert!(id(&Value::Int(7)).is_err());
     }
 
-    /// The numbers n of all KIND[n] in a text.
+    /// Returns the numbers n of all KIND[n] in a text.
     fn numbers(kind: &str, text: &str) -> BTreeSet<u32> {
         let start = format!("{kind}[");
         let parts = text.split(&start).skip(1);
@@ -266,8 +266,8 @@ mod tests {
                     );
                 }
                 for kind in ["KEYS", "ARGV"] {
-                    let said = |line: &&&str| line.starts_with(&format!("-- {kind}["));
-                    let lines: Vec<&str> = header.iter().filter(said).copied().collect();
+                    let is_key_line = |line: &&&str| line.starts_with(&format!("-- {kind}["));
+                    let lines: Vec<&str> = header.iter().filter(is_key_line).copied().collect();
                     assert_eq!(
                         numbers(kind, &lines.join("\n")),
                         numbers(kind, &body),

@@ -1,4 +1,4 @@
--- thaw: admit new holders again.
+-- thaw: end a freeze, so that new holders are admitted again.
 -- Returns {1, who had frozen it} when thawed; {0} when it wasn't frozen
 -- @include lock
 -- @include queue

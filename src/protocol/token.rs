@@ -7,42 +7,42 @@ use sha1_smol::Sha1;
 use super::who::Who;
 use crate::redis::error::{Error, ErrorKind};
 
-/// A token. Its `Debug` shows nothing of it.
+/// The token of a hold. Its `Debug` output doesn't reveal it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Vec<u8>);
 
-/// The longest token of any client; ours have about a hundred bytes.
+/// Length limit of any client's token, in bytes; redlock's have about a hundred.
 const LONGEST: usize = 1024;
 
 impl Token {
-    /// A fresh one: 128 random bits, then the host and process, so that `redis-cli GET` names the
+    /// Returns a fresh token: 128 random bits, then host and process, so that `redis-cli GET` names the
     /// owner.
     pub(super) fn new(who: &Who) -> Result<Self, Error> {
         let token = format!("{:032x}:{}:{}", random_bits()?, who.host, who.pid);
         Ok(Self(token.into()))
     }
 
-    /// Reads what an environment variable or a file holds. White space at its end isn't part of it:
-    /// a file ends with a newline. `None` when there is nothing else.
+    /// Reads a token from an environment variable or a file, without white space at its end, because a file
+    /// ends with a newline. Returns `None` if there is nothing else.
     pub fn read(mut text: Vec<u8>) -> Option<Self> {
         let end = text.trim_ascii_end().len();
         text.truncate(end);
         (!text.is_empty()).then_some(Self(text))
     }
 
-    /// The token itself, for Redis and for the environment of a job.
+    /// Returns the token itself, for Redis and for the environment of a job.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether it was made for this process.
+    /// Returns true if this token was made for this process.
     pub fn is_of(&self, who: &Who) -> bool {
         let process = format!(":{}:{}", who.host, who.pid);
         self.0.ends_with(process.as_bytes())
     }
 
-    /// What others call it: the start of its SHA-1, which doesn't give it away. One that is longer
-    /// than any is not a token of a lock, and has no name.
+    /// Returns the public id: the start of the token's SHA-1, which doesn't reveal it. Empty if the text is
+    /// too long to be the token of a lock.
     pub fn id(&self) -> String {
         if self.0.len() > LONGEST {
             return String::new();
@@ -53,7 +53,7 @@ impl Token {
     }
 }
 
-/// 128 random bits.
+/// Returns 128 random bits.
 pub(super) fn random_bits() -> Result<u128, Error> {
     let mut random = [0; 16];
     getrandom::fill(&mut random)

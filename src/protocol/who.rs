@@ -1,8 +1,8 @@
 //! Holders of a lock and its waiters, as others see them. Pure.
 //!
-//! All of it is read from Redis, so it may come from another client, another version, or an attacker.
-//! A text that is longer than we would have written it is cut, an entry with numbers that no script of ours
-//! can have written is ignored, and a text is shown with its control characters escaped.
+//! All of this is read from Redis, so it may come from another client, another version, or an attacker.
+//! Longer texts than redlock writes are cut. An entry with numbers that no script of redlock can have written
+//! is ignored. Control characters are escaped when a text is shown.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use crate::duration::milliseconds;
 use crate::redis::reply::MAX_EXACT_INT;
 
-/// The most holders of a lock that count as slots, and so the largest slot.
+/// Most holders of a lock that have slots, and so the largest slot.
 pub const SLOTS: u32 = 9999;
 
-/// The longest entry that is read: what the longest texts come to, with each character escaped.
+/// Longest entry that is read, in bytes: the longest texts, with each character escaped.
 const ENTRY: usize = 128 * 1024;
 
-/// How long each of the texts may be, in bytes: the longest name of a host or a user; what a person
-/// writes, or the link to a job; a command, of which we store less.
+/// Length limits of the texts, in bytes. `NAME` is the longest name of a host or a user. `TEXT` is for a text
+/// of a person, or the link to a job. `COMMAND` is the longest stored part of a command.
 const NAME: usize = 255;
 const TEXT: usize = 2000;
 const COMMAND: usize = 4000;
@@ -30,49 +30,51 @@ pub struct Who {
     pub host: String,
     pub user: String,
     pub pid: u32,
-    /// The name that it goes by where user and host say nothing: `acme/shop deploy #1234`.
+    /// Name to show instead of a meaningless user and host: `acme/shop deploy #1234`.
     #[serde(rename = "as", skip_serializing_if = "Option::is_none")]
     pub known_as: Option<String>,
-    /// COMMAND and its arguments; shortened when it is very long.
+    /// COMMAND and its arguments; shortened if very long.
     pub command: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// A link to the job.
+    /// Link to the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The key of `--once`: no run is needed once one with it has succeeded.
+    /// Key of `--once`: no run is needed after a success with the same key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub once: Option<String>,
     /// Build number (`--seq`), which the server writes.
     #[serde(skip_serializing)]
     pub order: Option<u64>,
-    /// The TTL that it asks for, in milliseconds: with what is left of its lease it says when that was
-    /// renewed. The history doesn't keep it, nor any field after it (`brief` in `lib/record.lua`).
+    /// TTL that the run asks for, in milliseconds. With the rest of its lease it tells when the lease was
+    /// renewed. The history keeps neither this field nor any after it (`brief` in `lib/ends.lua`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u64>,
-    /// By how much sooner than at the server it counts its lease as over, in milliseconds, if at all.
+    /// Clock skew in milliseconds, if any: the run treats its lease as over by so much earlier than the
+    /// server does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skew: Option<u64>,
-    /// Which process of which boot it is, or which several, as far as others can find out whether they
-    /// still live. That there is one also says that a process watches over the lock.
+    /// Identity of the run's processes (boot and process), by which others can check whether they are alive.
+    /// Present only if a process supervises the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// The run asked for the lock although it is frozen.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ignores_freeze: bool,
-    /// The time between SIGTERM and SIGKILL for its command, in milliseconds, if that isn't [`KILL_AFTER`].
+    /// Time between SIGTERM and SIGKILL for its command, in milliseconds, unless it is [`KILL_AFTER`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kill_after: Option<u64>,
-    /// When it asked another run to end, in milliseconds since 1970 by the server's clock, which writes that.
+    /// Time at which it asked another run to end, in milliseconds since 1970 by the server's clock. The
+    /// server writes it.
     #[serde(skip_serializing)]
     pub asked: Option<u64>,
 }
 
-/// The usual time between SIGTERM and SIGKILL.
+/// Default time between SIGTERM and SIGKILL.
 pub const KILL_AFTER: Duration = Duration::from_secs(5);
 
 impl Who {
-    /// Reads it from JSON; `None` for anything else.
+    /// Reads a client from JSON; `None` for anything else.
     pub(super) fn parse(json: &[u8]) -> Option<Self> {
         if json.len() > ENTRY {
             return None;
@@ -82,10 +84,10 @@ impl Who {
         Some(who)
     }
 
-    /// As it is stored for others to see.
+    /// Returns the JSON that is stored for others to see.
     pub(super) fn to_json(&self) -> Vec<u8> {
         let json = serde_json::to_vec(self).unwrap_or_default();
-        // An entry as short as this has no text that is too long.
+        // An entry as short as this contains no text that is too long.
         if json.len() <= NAME {
             return json;
         }
@@ -94,13 +96,13 @@ impl Who {
         serde_json::to_vec(&short).unwrap_or_default()
     }
 
-    /// A grace as it is stored: only one that others would not assume.
+    /// Returns a grace in milliseconds to store, unless it is the one that others assume.
     pub fn unusual_grace(kill_after: Duration) -> Option<u64> {
         let ms = u64::try_from(kill_after.as_millis()).ok();
         ms.filter(|_| kill_after != KILL_AFTER)
     }
 
-    /// How long its command has to end, once it is asked to: no longer than half the TTL.
+    /// Returns how long its command has to end after a SIGTERM: at most half the TTL.
     pub fn grace(&self) -> Duration {
         let asked_for = self.kill_after.map_or(KILL_AFTER, Duration::from_millis);
         let half = self.ttl.map(|ttl| Duration::from_millis(ttl) / 2);
@@ -128,16 +130,16 @@ impl Who {
             room = room.saturating_sub(word.len() + 1);
             has_room
         });
-        // A list of which words were dropped would keep their memory.
+        // The list's capacity would keep the memory of the dropped words.
         if room <= 1 {
             self.command.shrink_to_fit();
         }
-        // Half of an identity is none.
+        // A part of an identity identifies nothing.
         self.instance = self.instance.take().filter(|text| text.len() <= TEXT);
     }
 }
 
-/// Cuts a text to this many bytes and a sign that there was more.
+/// Cuts a text to this many bytes, and marks the cut.
 fn cut(text: &mut String, most: usize) {
     if text.len() > most {
         let end = (0..=most).rev().find(|&end| text.is_char_boundary(end));
@@ -147,33 +149,33 @@ fn cut(text: &mut String, most: usize) {
     }
 }
 
-/// A fence or a moment.
+/// Reads a fence or a time.
 pub(super) fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| *number <= MAX_EXACT_INT)
 }
 
-/// How many holders at a time a request allows, itself included, in one number. A
-/// request is admitted if the holders and itself exceed neither its limit nor any holder's.
+/// Number of simultaneous holders that a request allows, including itself. A request is admitted if the
+/// number of holders, with itself, exceeds neither its limit nor any holder's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Limit(u32);
 
 impl Limit {
-    /// The only holder.
+    /// A single holder.
     pub const EXCLUSIVE: Self = Self(1);
-    /// Any number of holders that think the same.
+    /// Any number of holders, if all of them allow that.
     pub const SHARED: Self = Self(1_000_000_000);
 
-    /// At most this many holders.
+    /// Returns the limit of this many holders.
     pub fn slots(count: u32) -> Self {
         Self(count.clamp(1, Self::SHARED.0 - 1))
     }
 
-    /// As a number, as the scripts have it.
+    /// Returns the limit as a number, as the scripts take it.
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// Its name in `status`.
+    /// Returns the name in `status`.
     pub fn mode(self) -> &'static str {
         match self {
             Self::EXCLUSIVE => "exclusive",
@@ -182,12 +184,12 @@ impl Limit {
         }
     }
 
-    /// The number of slots, where it is one.
+    /// Returns the number of slots, if the limit has one.
     pub fn as_slots(self) -> Option<u32> {
         (self > Self::EXCLUSIVE && self < Self::SHARED).then_some(self.0)
     }
 
-    /// How a lock is held with it.
+    /// Returns the phrase for how a lock is held with this limit.
     pub fn adverb(self) -> String {
         match self {
             Self::EXCLUSIVE => "exclusively".into(),
@@ -196,7 +198,7 @@ impl Limit {
         }
     }
 
-    /// Reads it from an entry.
+    /// Reads a limit from an entry.
     fn parse(text: &str) -> Option<Self> {
         let number = text.parse().ok();
         number
@@ -204,44 +206,44 @@ impl Limit {
             .map(Self)
     }
 
-    /// The limit of this number.
+    /// Returns the limit with this number.
     pub(super) fn of(number: u32) -> Self {
         Self(number)
     }
 }
 
-/// An entry in `meta`: a holder.
+/// Entry of a holder, in `meta`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub fence: u64,
-    /// When it got the lock, in milliseconds since 1970 by the server's clock.
+    /// Time of the grant, in milliseconds since 1970 by the server's clock.
     pub since_ms: u64,
     pub limit: Limit,
-    /// Its number among those that hold the lock; 0 for shared ones.
+    /// Number among those that hold the lock; 0 for shared ones.
     pub slot: u32,
-    /// How long it had waited for the lock.
+    /// Time for which it had waited for the lock.
     pub waited: Duration,
-    /// Its run is over, and why the lock is kept for a while.
+    /// Reason for which the lock is kept, if its run is over.
     pub kept: Option<Kept>,
-    /// It was granted, and isn't confirmed yet: its waiter may not know of it, or the replicas that have to have it may
-    /// not.
+    /// The grant isn't confirmed yet: its waiter may not know of it, or the replicas that must confirm it may
+    /// not have it.
     pub granted: bool,
-    /// How many guards it has had.
+    /// Number of guards that it has had.
     pub guards: u32,
     pub who: Who,
 }
 
-/// Why a lock is kept although the run that had it is over.
+/// Reason to keep a lock although its run is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// That run wanted it (`--hold-at-least`).
+    /// The run wanted to keep it (`--hold-at-least`).
     AtLeast,
-    /// Work elsewhere guards it that hasn't ended yet.
+    /// Work elsewhere guards it and hasn't ended yet.
     ForGuards,
 }
 
 impl Holder {
-    /// Since when it had waited, in milliseconds since 1970 by the server's clock.
+    /// Returns when it began to wait, in milliseconds since 1970 by the server's clock.
     pub fn waiting_since_ms(&self) -> u64 {
         let waited = milliseconds(self.waited);
         self.since_ms.saturating_sub(waited)
@@ -274,15 +276,15 @@ impl Holder {
     }
 }
 
-/// An entry in `waiters`: a client in the queue.
+/// Entry of a waiter in the queue, in `waiters`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     pub limit: Limit,
-    /// Since when it waits, in milliseconds since 1970 by the server's clock.
+    /// Start of its wait, in milliseconds since 1970 by the server's clock.
     pub since_ms: u64,
     /// A message reaches it; otherwise it polls.
     pub listens: bool,
-    /// Over a channel of the hash slot, in a cluster.
+    /// Its channel belongs to the hash slot, in a cluster.
     pub is_sharded: bool,
     pub who: Who,
 }
@@ -302,13 +304,13 @@ impl Waiter {
     }
 }
 
-/// Why no new holder is admitted.
+/// A freeze, during which no new holder is admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frozen {
-    /// Until when, in milliseconds since 1970 by the server's clock.
+    /// End of the freeze, in milliseconds since 1970 by the server's clock.
     pub until_ms: u64,
     pub since_ms: u64,
-    /// The client that froze it, and the reason.
+    /// The client that froze it, with its reason.
     pub who: Who,
 }
 
@@ -324,7 +326,8 @@ impl Frozen {
     }
 }
 
-/// Splits an entry into words and the client as JSON at its end, if the entry can be one of ours.
+/// Splits an entry into words, and the client as JSON at its end. Returns `None` for an entry that redlock
+/// can't have written.
 pub(super) fn words<const N: usize>(entry: &[u8]) -> Option<([&str; N], Who)> {
     let entry = std::str::from_utf8(entry).ok();
     let mut parts = entry
@@ -485,7 +488,7 @@ mod tests {
         assert_eq!(read.pid, 3);
         assert_eq!(read.reason, Some(long(1000) + "…"));
         assert_eq!(read.instance, None);
-        // The memory of the words that were dropped is given back.
+        // The memory of the dropped words is freed.
         let mut short = who.clone();
         short.shorten();
         assert!(
@@ -521,7 +524,7 @@ mod tests {
             let mut who = Who::default();
             *text(&mut who) = "x".repeat(most);
             assert_eq!(Who::parse(&who.to_json()).unwrap(), who);
-            // Nor is it cut where another text is.
+            // Another text that is long doesn't cut this one.
             let mut beside = Who {
                 command: vec!["x".repeat(COMMAND)],
                 ..who.clone()
@@ -530,12 +533,12 @@ mod tests {
             assert_eq!(text(&mut read), text(&mut beside));
             text(&mut who).push('x');
             let expected = "x".repeat(most) + "…";
-            // By the one that writes it, and by one that reads what another has written.
+            // Cut by the writer, and by the reader of another writer's text.
             for json in [who.to_json(), serde_json::to_vec(&who).unwrap()] {
                 assert_eq!(*text(&mut Who::parse(&json).unwrap()), expected);
             }
         }
-        // Half of an identity is none.
+        // A part of an identity identifies nothing.
         for (length, is_kept) in [(TEXT, true), (TEXT + 1, false)] {
             for command in [0, COMMAND] {
                 let who = Who {
@@ -565,7 +568,7 @@ mod tests {
         assert_eq!(read(&vec![word(1); COMMAND / 2 + 1]), most);
         assert_eq!(read(&[word(COMMAND - 1)]), [word(COMMAND - 1)]);
         assert_eq!(read(&[word(COMMAND)]), [word(COMMAND - 1) + "…"]);
-        // A sign alone says nothing.
+        // A mark alone says nothing.
         assert_eq!(read(&[word(COMMAND - 2), word(1)]), [word(COMMAND - 2)]);
     }
 

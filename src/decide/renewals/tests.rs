@@ -16,7 +16,7 @@ fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-/// The lock with this number.
+/// Returns the name of the lock with this number.
 fn lock(number: usize) -> Name {
     name(&format!("lock-{number}"))
 }
@@ -36,7 +36,7 @@ fn failed() -> Error {
     Error::new(ErrorKind::Unreachable, String::new())
 }
 
-/// Answer about the locks from 0 on.
+/// Returns an answer about the locks from 0 on.
 fn answer(task: Task, sent: Moment, states: Vec<LeaseState>) -> Answer {
     let locks = (0..).map(lock);
     Answer {
@@ -50,8 +50,8 @@ fn renewed(sent: Moment) -> Answer {
     answer(Task::Renew, sent, vec![held(TERMS.ttl)])
 }
 
-/// Ends a task of these renewals, at this moment. Returns the news in short: `H` for a renewal, `h` for a check, `!` behind
-/// either if it was too late; `L`, `C`, `O`, `R` with the number of the lock; `F`.
+/// Ends a task of these renewals, at this moment. Returns the news in short. `H` is a renewal and `h` a
+/// check, with a `!` if it was too late. `L`, `C`, `O` and `R` have the number of the lock. `F` is a failure.
 fn end(renewals: &mut Renewals, answer: Result<Answer, Error>, now: Moment) -> String {
     let short = |news: LockNews| match news {
         LockNews::Held {
@@ -71,7 +71,7 @@ fn end(renewals: &mut Renewals, answer: Result<Answer, Error>, now: Moment) -> S
     news.collect::<Vec<_>>().join(" ")
 }
 
-/// Renewals of so many locks, each got at START.
+/// Returns renewals of so many locks, each acquired at START.
 fn of_locks(many: usize) -> Renewals {
     let mut renewals = Renewals::new();
     for number in 0..many {
@@ -80,7 +80,7 @@ fn of_locks(many: usize) -> Renewals {
     renewals
 }
 
-/// Renewals of guards of so many holds, each admitted at START.
+/// Returns renewals of guards of so many holds, each admitted at START.
 fn of_guards(many: usize) -> Renewals {
     let mut renewals = Renewals::new();
     for number in 0..many {
@@ -162,7 +162,7 @@ fn a_lock_that_was_released_is_neither_released_nor_lost_again() {
     assert_eq!(end(&mut renewals, Ok(states(lost())), START), "h");
 }
 
-/// The renewals of one lock that was got at START.
+/// Returns the renewals of one lock that was acquired at START.
 fn of_one_lock() -> Renewals {
     of_locks(1)
 }
@@ -205,7 +205,7 @@ fn the_server_is_asked_in_vain_since_the_first_question_without_an_answer() {
     }
     end(&mut renewals, Ok(renewed(START)), START);
     assert_eq!(renewals.asks_since(), None);
-    // A connection that breaks in between is no question.
+    // A connection that breaks in between is no request.
     renewals.fail(failed(), START);
     assert_eq!(renewals.asks_since(), None);
 }
@@ -228,7 +228,7 @@ fn leases_are_renewed_for_the_shortest_length_and_at_the_moment_that_is_named() 
 fn a_renewal_of_a_part_of_the_locks_is_followed_by_one_of_all() {
     let renewals = of_one_lock();
     let before = deadline(&renewals);
-    // Before the first renewal of the lock that was added is due.
+    // Before the first renewal of the added lock is due.
     let heard = START + MS * 20;
     for (task, state, news) in [
         (Task::Renew, held(TERMS.ttl), ""),
@@ -273,7 +273,7 @@ fn a_lock_that_is_lost_is_renewed_no_more_and_one_that_is_wanted_is() {
         left: TERMS.ttl,
         cancelled_by: Some(Box::default()),
     };
-    // Once at once, which shows others that this run has seen it.
+    // A single renewal at once, which shows others that this run has seen the request.
     for (at, is_due) in [(START, true), (START + MS, false)] {
         let cancelled = answer(Task::Renew, at, vec![cancelled.clone()]);
         assert_eq!(end(&mut renewals, Ok(cancelled), at), "H C0");
@@ -337,13 +337,13 @@ fn what_is_due_while_a_task_is_under_way_follows_it_and_a_renewal_comes_first() 
 #[test]
 fn however_often_keys_change_few_questions_are_asked() {
     let mut renewals = Renewals::new();
-    let mut asked = 0;
+    let mut checks = 0;
     for passed in 0..1000 {
         let now = START + MS * passed;
         renewals.on_key_changed(now);
-        asked += u32::from(renewals.take_check(now));
+        checks += u32::from(renewals.take_check(now));
     }
-    assert!((20..=24).contains(&asked), "{asked}");
+    assert!((20..=24).contains(&checks), "{checks}");
 }
 
 #[test]
@@ -362,28 +362,28 @@ fn until_a_grant_is_confirmed_an_answer_has_less_time() {
     assert_eq!(renewals.start(START), usual);
 }
 
-/// What happens next.
+/// A step of a random history.
 #[derive(Clone, Debug)]
 enum Step {
     /// So many milliseconds pass.
     Pass(u32),
-    /// The answer comes that another lock is ours, to a request of so many milliseconds ago.
+    /// Another lock is acquired, by an answer to a request sent so many milliseconds ago.
     Acquire(u32),
-    /// The server does what it was asked.
+    /// The server executes the task.
     Execute,
-    /// Its answer comes, or the connection breaks.
+    /// The answer comes, or the connection breaks.
     Hear(bool),
     /// The server pushes that a key changed.
     KeyChanged,
-    /// The work has one of the locks last for so many seconds.
+    /// The work extends a lock to so many seconds.
     Extend(usize, u32),
-    /// The work releases one of the locks.
+    /// The work releases a lock.
     Release(usize),
-    /// Another client takes one of the locks away.
+    /// Another client takes a lock away.
     TakeAway(usize),
 }
 
-/// A lock as the server has it.
+/// State of a lock on the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Hold {
     Until(Moment),
@@ -409,7 +409,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Asked {
     task: Task,
     sent: Moment,
-    /// The numbers of the locks that it is for.
+    /// Numbers of the locks that the task is for.
     locks: Vec<usize>,
     found: Option<Vec<LeaseState>>,
 }
@@ -418,7 +418,7 @@ struct Asked {
 struct World {
     now: Moment,
     locks: Vec<Hold>,
-    /// The numbers of those that the run knows to be its.
+    /// Numbers of the locks that the run takes for held.
     held: Vec<usize>,
     renewals: Renewals,
     asked: Option<Asked>,
@@ -426,7 +426,7 @@ struct World {
 }
 
 impl World {
-    /// The first lock was free.
+    /// Returns a world in which the first lock was free.
     fn new() -> Self {
         Self {
             now: START,
@@ -467,7 +467,7 @@ impl World {
         self.look();
     }
 
-    /// As the loops of `redlock run` do: the renewal that the lease wants, and what follows an answer.
+    /// Starts the next task as the loops of `redlock run` do: a due renewal first, then a check.
     fn look(&mut self) {
         if self.renewals.renewal_is_due(self.now) {
             self.ask(Task::Renew);
@@ -532,14 +532,14 @@ impl World {
         let news = self.renewals.end(vec![answer], self.now);
         self.held
             .retain(|&number| self.renewals.holds(&lock(number)));
-        // The command is stopped then, whatever comes after that.
+        // Later news doesn't matter, because the command is stopped.
         let is_end =
             |news: &LockNews| matches!(news, LockNews::Lost { .. } | LockNews::Cancelled(..));
         self.is_over |= news.iter().any(is_end);
     }
 
-    /// Whether the server has each lock for us for as long as we count on all; but for those that the work has released
-    /// or another client has taken away.
+    /// Returns true if the server has every lock for this run at least until the run's deadline, except locks
+    /// that the work has released or another client has taken away.
     fn is_covered(&self) -> bool {
         let deadline = self.renewals.lease().map(|lease| lease.deadline());
         self.locks.iter().all(|hold| match hold {
@@ -548,7 +548,7 @@ impl World {
         })
     }
 
-    /// Whether another renewal will come.
+    /// Returns true if another renewal will come.
     fn goes_on(&self) -> bool {
         self.asked.is_some() || self.renewals.due().is_some()
     }

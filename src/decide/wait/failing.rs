@@ -11,7 +11,7 @@ impl Wait {
     pub(super) fn on_failure(&mut self, error: protocol::Error, now: Moment) {
         match self.phase {
             Phase::Searching { asked } => {
-                // Others may have read it all the same.
+                // Others may have read the note all the same.
                 self.count_searches(asked);
                 self.retry_or_fail(error, asked, now);
             }
@@ -29,12 +29,14 @@ impl Wait {
         }
     }
 
-    /// The server was asked and didn't answer, or can't do it now. One that has never answered isn't
-    /// waited for; one that has, or of which others know, or that says that it will be ready, is, for as long as a busy lock.
+    /// Handles a request that had no answer, or was refused for now. The wait ends if the server has never
+    /// answered. The wait goes on, as long as for a busy lock, if the server has answered before, if others
+    /// know of it, or if it will be ready soon.
     pub(super) fn retry_or_fail(&mut self, error: protocol::Error, asked: Moment, now: Moment) {
         self.unanswered |= matches!(self.phase, Phase::Asking { .. });
         let (kind, goes_elsewhere) = (error.kind, error.goes_elsewhere());
-        // One that has waited goes on waiting; after a failover the list of the replicas takes a while to settle.
+        // A run that has waited goes on waiting; after a failover the list of the replicas takes a while to
+        // settle.
         let is_first = !matches!(self.contact, Contact::Fails { .. });
         let is_new = self.place.is_none() && is_first;
         let lacks_replicas = kind == ErrorKind::NotReplicated;
@@ -58,11 +60,12 @@ impl Wait {
         let new = || Outage::new(kind, since, single_line);
         self.outage.get_or_insert_with(new).kind = kind;
         self.show_outage(now);
-        // The first time at once, where the server itself says where to ask.
+        // The first retry comes at once, if the server itself named another one.
         let pause = if goes_elsewhere && is_first {
             Duration::ZERO
         } else {
-            // Replicas fail to confirm a grant to one waiter at a time.
+            // Missing replicas need no long pause, because they fail only one waiter at a time: the one with
+            // the grant.
             let longest = match kind {
                 ErrorKind::NoPrimary | ErrorKind::Crowded => FAILOVER,
                 _ => RECONNECT,
@@ -75,7 +78,7 @@ impl Wait {
         };
     }
 
-    /// Until when a server is tried that fails like this, `since` a moment; `None`: for ever.
+    /// Returns until when to retry a server that has failed in this way `since` a moment; `None`: for ever.
     fn tries_until(&self, kind: ErrorKind, since: Moment) -> Option<Moment> {
         let limit = match self.policy.limit {
             WaitLimit::Forever => None,

@@ -1,4 +1,4 @@
-//! The promises of a wait as tables: what comes in and when, and what is done about it.
+//! The promises of a wait as tables: events with their times, and the resulting actions.
 
 use super::*;
 use crate::protocol::ErrorKind::{
@@ -15,7 +15,7 @@ const TERMS: Terms = Terms {
     clock_skew: Duration::ZERO,
 };
 
-/// How long each answer of the tests takes.
+/// Time of each answer in the tests, in milliseconds.
 const ROUND_TRIP: u64 = 1;
 
 fn at(ms: u64) -> Moment {
@@ -57,7 +57,7 @@ fn in_a_job() -> Policy {
     policy_with(|it| it.holds_others = true)
 }
 
-/// Returns a lock that is held for long, with so many waiters ahead. The server's clock says 1000 s.
+/// Returns a lock that is held for long, with so many waiters ahead. The server's clock is at 1000 s.
 fn behind(ahead: u32) -> Busy {
     Busy {
         now_ms: 1_000_000,
@@ -106,7 +106,7 @@ fn held() -> Acquired {
     Acquired::Held { fence: 5, slot: 1 }
 }
 
-/// A grant that was made when the server's clock was this much later than in [`busy`].
+/// Returns a grant at a time by the server's clock that is this much later than in [`busy`].
 fn grant(later: i64) -> Grant {
     Grant {
         fence: 5,
@@ -127,7 +127,7 @@ fn error(kind: ErrorKind) -> protocol::Error {
     protocol::Error::new(kind, String::new())
 }
 
-/// Actions in words, an end by its name.
+/// Returns the actions in words, an end by its name.
 fn words(actions: &[Action]) -> String {
     let each = actions.iter().map(|action| match action {
         Action::Suspend => "suspend".into(),
@@ -152,16 +152,16 @@ fn words(actions: &[Action]) -> String {
     each.collect::<Vec<String>>().join("; ")
 }
 
-/// A wait, and the lease of what its job holds already.
+/// A wait, and the lease of the locks that its job holds already.
 struct Waiter(Wait, Option<Lease>);
 
 impl Waiter {
-    /// A wait that begins at START; nothing has happened yet.
+    /// Returns a wait that begins at START, before any event.
     fn new(policy: Policy) -> Self {
         Self(Wait::new(policy, START), None)
     }
 
-    /// One that has asked for the lock.
+    /// Returns a waiter that has asked for the lock.
     fn asking(policy: Policy) -> Self {
         let mut waiter = Self::new(policy);
         assert_eq!(waiter.on(0, Event::Tick), "ask");
@@ -169,23 +169,23 @@ impl Waiter {
         waiter
     }
 
-    /// One that has just got a place in the queue.
+    /// Returns a waiter that has just got a place in the queue.
     fn queued(policy: Policy, busy: &Busy) -> Self {
         Self::far(policy, busy, ROUND_TRIP)
     }
 
-    /// One whose last question was answered after so long.
+    /// Returns a waiter whose last request was answered after so long.
     fn far(policy: Policy, busy: &Busy, round_trip: u64) -> Self {
         let mut waiter = Self::asking(policy);
-        let asked = waiter.answered_busy(0, busy);
-        assert!(asked == "ask, listening" || asked == "ask, polling");
+        let actions = waiter.answered_busy(0, busy);
+        assert!(actions == "ask, listening" || actions == "ask, polling");
         waiter.sent(1);
         let answer = Event::Answered(Ok(Acquired::Busy(busy.clone())));
         assert_eq!(waiter.on(1 + round_trip, answer), "");
         waiter
     }
 
-    /// One that has waited for a second and shown so.
+    /// Returns a waiter that has waited for a second and shown that.
     fn settled(policy: Policy, busy: &Busy) -> Self {
         let mut waiter = Self::queued(policy, busy);
         waiter.asks(1_000);
@@ -206,13 +206,13 @@ impl Waiter {
         assert_eq!(self.on(ms, Event::Sent(at(ms), MS * 2_000)), "");
     }
 
-    /// Asks once more, as a message has come.
+    /// Asks again, because a message has come.
     fn asks(&mut self, ms: u64) {
         assert!(self.on(ms, Event::Message).starts_with("ask"));
         self.sent(ms);
     }
 
-    /// The answer to what was sent at this time.
+    /// Handles the answer to the request sent at this time.
     fn answered(&mut self, ms: u64, answer: Acquired) -> String {
         self.on(ms + ROUND_TRIP, Event::Answered(Ok(answer)))
     }
@@ -225,7 +225,7 @@ impl Waiter {
         self.on(ms, Event::Failed(error(kind)))
     }
 
-    /// Starts on a grant: the lease, and how long was waited.
+    /// Starts on a grant. Returns the lease and the time of the wait.
     fn granted(&mut self, ms: u64, grant: Grant) -> (Lease, Duration) {
         let actions = self.0.on_event(Event::Granted(grant), None, at(ms));
         match actions.as_slice() {
@@ -236,7 +236,7 @@ impl Waiter {
         }
     }
 
-    /// When it is due, in milliseconds from START.
+    /// Returns when the wait is due, in milliseconds from START.
     fn due(&self) -> u64 {
         let due = self.0.due().expect("it has a time to wake");
         // A look in the millisecond before would be too early.
@@ -269,7 +269,7 @@ fn a_short_question_that_did_nothing_is_an_answer_and_the_lease_counts_from_the_
         panic!("{actions:?}");
     };
     assert_eq!(taken.lease, Lease::new(at(700), TERMS));
-    // A server that has answered it is waited for.
+    // A run waits for a server that has answered it.
     let mut waiter = Waiter::asking(first);
     waiter.sent(700);
     assert_eq!(waiter.fails(800, Unreachable), "disconnect");
@@ -342,17 +342,17 @@ fn a_waiter_that_may_not_subscribe_polls_from_then_on() {
 #[test]
 fn however_many_messages_come_the_server_is_asked_about_twenty_times_a_second() {
     let mut waiter = Waiter::settled(policy(), &busy());
-    let mut asked = 0;
+    let mut requests = 0;
     for ms in 2_000..12_000 {
         for event in [Event::Tick, Event::Message] {
             if waiter.on(ms, event).contains("ask") {
-                asked += 1;
+                requests += 1;
                 waiter.sent(ms);
                 waiter.on(ms, Event::Answered(Ok(Acquired::Busy(busy()))));
             }
         }
     }
-    assert!((195..=205).contains(&asked), "{asked}");
+    assert!((195..=205).contains(&requests), "{requests}");
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn the_lock_stays_busy_when_the_time_to_wait_is_over_and_one_last_question_was_a
 fn a_waiter_gives_up_after_three_grants_that_arrive_too_late() {
     let got = || Event::Answered(Ok(held()));
     let mut waiter = Waiter::asking(policy());
-    // COMMAND would be stopped 24.498 s after the question.
+    // COMMAND would be stopped 24.498 s after the request.
     assert_eq!(waiter.on(24_498, got()), "ask");
     waiter.sent(30_000);
     assert_eq!(waiter.on(60_000, got()), "ask");
@@ -399,7 +399,7 @@ fn a_server_that_was_reached_and_fails_is_asked_again_after_growing_pauses() {
         assert_eq!(waiter.on(due - 1, Event::Message), "");
     }
     assert_eq!(waiter.tick(4_375), "ask");
-    // An answer ends the row.
+    // An answer ends the row of failures.
     waiter.sent(5_000);
     let answered = waiter.answered_busy(5_000, &busy());
     assert_eq!(answered, "show answer; ask, listening");
@@ -440,39 +440,39 @@ fn a_server_that_was_never_reached_or_refuses_is_not_waited_for() {
         assert_eq!(waiter.fails(10, kind), expected, "{what}");
     }
 
-    // The list of the replicas settles only after a failover; who waits keeps the place.
+    // The list of the replicas settles only after a failover, and a waiter keeps its place.
     let mut after_failover = Waiter::asking(policy());
     after_failover.fails(1, Unreachable);
     let mut times = (1..10_000).step_by(50);
-    let asked = times.find(|&ms| after_failover.tick(ms).contains("ask"));
-    let asked = asked.expect("it asks again");
-    after_failover.sent(asked);
+    let retry = times.find(|&ms| after_failover.tick(ms).contains("ask"));
+    let retry = retry.expect("it asks again");
+    after_failover.sent(retry);
     let mut queued = Waiter::asking(policy());
     queued.0.place = Some(Place::default());
     for mut waiter in [after_failover, queued] {
-        let lacking = waiter.fails(asked + 1, NotReplicated);
+        let lacking = waiter.fails(retry + 1, NotReplicated);
         assert!(lacking.starts_with("disconnect"), "{lacking}");
     }
 
-    // An answer that is an error comes from a server that was reached.
+    // An error that is an answer comes from a server that was reached.
     let loading = Event::Answered(Err(error(NotNow)));
     assert_eq!(Waiter::asking(first).on(1, loading), "disconnect");
 }
 
-/// When a waiter gives up that hears nothing but this, within the first 100 s.
+/// Returns when a waiter gives up if every request fails like this, within the first 100 s.
 fn gives_up(policy: Policy, kind: ErrorKind) -> Option<u64> {
     let mut waiter = Waiter::asking(policy);
-    let mut asked = 0;
-    while waiter.fails(asked, kind).starts_with("disconnect") {
-        while !waiter.tick(asked).contains("ask") {
-            asked = waiter.due();
+    let mut ms = 0;
+    while waiter.fails(ms, kind).starts_with("disconnect") {
+        while !waiter.tick(ms).contains("ask") {
+            ms = waiter.due();
         }
-        if asked > 100_000 {
+        if ms > 100_000 {
             return None;
         }
-        waiter.sent(asked);
+        waiter.sent(ms);
     }
-    Some(asked)
+    Some(ms)
 }
 
 #[test]
@@ -482,17 +482,17 @@ fn a_server_that_was_reached_is_waited_for_as_long_as_a_busy_lock() {
         // For longer than a TTL.
         assert_eq!(gives_up(policy(), kind), None, "{kind:?}");
         assert_eq!(gives_up(limited(7_000), kind), Some(7_000), "{kind:?}");
-        // A server that says that it isn't ready is given the time that an answer has.
+        // A server that says that it isn't ready gets the time of an answer.
         let least = if kind == Loading { 2_000 } else { 0 };
         assert_eq!(gives_up(no_wait, kind), Some(least), "{kind:?}");
-        // A failover is given the time that a connection has.
+        // A failover gets the time of a connection.
         let failover = Policy {
             failover_may_take: MS * 2_000,
             ..no_wait
         };
         assert_eq!(gives_up(failover, kind), Some(2_000), "{kind:?}");
     }
-    // Where the command runs without the lock in the end, a silent server is waited for as long as that says.
+    // If the command runs without the lock in the end, the wait for a silent server has that limit.
     let unlocked = policy_with(|it| it.silence = Some(TERMS.ttl));
     let end = gives_up(unlocked, Unreachable).unwrap();
     assert!((30_000..30_600).contains(&end), "{end}");
@@ -512,7 +512,7 @@ fn a_server_that_answers_short_questions_alone_fails_as_long_as_one_that_answers
     for asked in [0, 1_000, 30_000] {
         assert!(waiter.tick(asked).contains("ask"));
         waiter.sent(asked);
-        // The short one is answered, and the whole one is sent.
+        // The short script is answered, and the whole one is sent.
         waiter.sent(asked);
         failed += u64::from(waiter.fails(asked, Unreachable).contains("end"));
     }
@@ -545,8 +545,8 @@ fn a_failover_is_waited_for_with_longer_pauses_than_a_server_that_is_away() {
 fn a_server_that_falls_silent_long_after_the_wait_began_has_as_long_as_one_that_does_so_at_once() {
     let unlocked = policy_with(|it| it.silence = Some(TERMS.ttl));
     let mut waiter = Waiter::queued(unlocked, &busy());
-    let asked = waiter.fails(60_000, Unreachable);
-    assert!(asked.contains("ask"), "{asked}");
+    let actions = waiter.fails(60_000, Unreachable);
+    assert!(actions.contains("ask"), "{actions}");
     waiter.sent(60_000);
     let again = waiter.fails(60_001, Unreachable);
     assert!(again.starts_with("disconnect"), "{again}");
@@ -576,7 +576,7 @@ fn that_a_server_is_tried_again_is_shown_after_a_second_and_that_it_answers_when
     let back = waiter.answered_busy(4_200, &busy());
     assert!(back.starts_with("show answer"), "{back}");
 
-    // What was over sooner is nobody's business.
+    // Shorter outages aren't shown.
     let mut waiter = Waiter::settled(policy(), &busy());
     waiter.fails(1_500, Unreachable);
     waiter.sent(1_500);
@@ -644,7 +644,7 @@ fn a_look_for_a_deadlock_that_was_not_made_is_made_later() {
     waiter.answered_busy(1_000, &busy());
     assert!(waiter.due() <= 1_001);
     assert_eq!(waiter.tick(1_001), "search, noted for 6s");
-    // One that failed may have been read by others.
+    // Others may have read the note of a failed search.
     assert_eq!(waiter.fails(1_002, Unreachable), "disconnect");
     assert!(waiter.0.searches > 0);
 }
@@ -670,7 +670,7 @@ fn a_job_that_holds_nothing_looks_for_no_deadlock() {
     assert_eq!(waiter.tick(60_000), "ask, listening");
 }
 
-/// A lease of 30 s that was got at START and renewed 50 ms later.
+/// Returns a lease of 30 s from START, renewed 50 ms later.
 fn lease() -> Lease {
     let mut lease = Lease::new(START, TERMS);
     lease.renewed(at(50));
@@ -691,7 +691,7 @@ fn the_end_of_what_is_held_already_ends_the_wait_unless_it_was_renewed_or_extend
     }
 }
 
-/// A phase by its name, and how a waiter gets there.
+/// Name of a phase, and a function that returns a waiter in it.
 type Start = (&'static str, fn() -> Waiter);
 
 #[test]
@@ -774,7 +774,7 @@ fn work_starts_on_a_grant_that_is_near_and_young_and_else_after_a_question() {
     let usual = policy();
     let skewed = |ms| policy_with(|it| it.terms.clock_skew = MS * ms);
     let careful = policy_with(|it| it.starts_on_grant = false);
-    // It ends before the command could be asked to stop.
+    // This grant ends before the command could be asked to stop.
     let brief = grant_lasting(400, 115);
     for (what, policy, round_trip, grant, expected) in [
         ("near", usual, 1, grant(500), STARTS),
@@ -804,7 +804,7 @@ fn the_age_of_a_grant_is_judged_by_the_last_question_however_long_the_wait_has_b
 
 #[test]
 fn work_starts_on_no_grant_where_others_may_have_read_that_its_job_waits() {
-    // That has to be taken back first.
+    // A published wait must be taken back first.
     let mut waiter = Waiter::queued(in_a_job(), &busy());
     waiter.tick(1_000);
     waiter.on(1_000, Event::Searched(None));
@@ -887,7 +887,7 @@ fn what_was_never_answered_may_still_arrive_and_is_to_be_withdrawn_whatever_the_
         Acquired::Busy(busy()),
         Acquired::Crowded(1),
     ] {
-        // How many tries in between fail before anything is sent.
+        // Number of tries that fail before anything is sent.
         for fails in [None, Some(0), Some(1)] {
             let mut waiter = Waiter::asking(limited(0));
             if let Some(fails) = fails {
@@ -909,7 +909,7 @@ fn what_was_never_answered_may_still_arrive_and_is_to_be_withdrawn_whatever_the_
     }
 }
 
-/// What may come of an action in the end.
+/// Returns the possible events after an action.
 fn reply(action: &Action, now: Moment) -> Vec<Event> {
     match action {
         Action::SearchDeadlock(_) => vec![Event::Searched(None)],
@@ -950,7 +950,7 @@ fn a_wait_with_a_limit_is_over_one_answer_after_it_and_asks_last_a_quarter_befor
         (wait.ends_by(), wait.last_answer())
     };
     assert_eq!(ends(limited(1)), (Some(at(2_001)), Some(at(1_501))));
-    // A wait that is over at once has no time that it could leave an answer.
+    // A wait that is over at once has no time to leave for an answer.
     assert_eq!(ends(limited(0)), (None, None));
     assert_eq!(ends(policy()), (None, None));
 }

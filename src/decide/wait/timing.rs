@@ -1,24 +1,24 @@
-//! The times of a wait: when to ask again, when the user has waited long enough, and when to show
-//! progress. Pure.
+//! The times of a wait: when to ask again, when the user has waited long enough, and when to show progress.
+//! Pure.
 //!
-//! Nothing here asks again without a floor: however near the end of a lease is, and whatever messages
-//! come, a server is asked at most about twenty times a second by each waiter ([`Pace`]).
+//! Requests have a minimum distance. However near the end of a lease is, and whatever messages come, each
+//! waiter asks a server at most about twenty times a second ([`Pace`]).
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::protocol::ErrorKind;
 
-/// How long a user wants to wait.
+/// Time that a user wants to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitLimit {
     Forever,
-    /// Until this moment; one that is over already means not at all.
+    /// Until this moment; a past moment means not at all.
     Until(Moment),
 }
 
 impl WaitLimit {
-    /// From when the wait began: not at all with `no_wait`, else as long as `wait` says.
+    /// Returns the limit of a wait that began at `began`: not at all with `no_wait`, else for `wait`.
     pub fn since(began: Moment, no_wait: bool, wait: Option<Duration>) -> Self {
         match (no_wait, wait) {
             (true, _) => Self::Until(began),
@@ -28,17 +28,17 @@ impl WaitLimit {
     }
 }
 
-/// The heartbeat of a waiter, by how many are ahead: a message may be lost with its
-/// connection, a plain client deletes its key without notifying any waiter, and an entry in the queue
-/// lives for three of these (acquire.lua has the same rule). Waiters far behind have time; but all before
-/// them may have died together with the holder, on one host, and then no other one asks.
+/// Returns the heartbeat of a waiter, by how many are ahead (acquire.lua has the same rule). A heartbeat is
+/// needed because a message may be lost with its connection, and a plain client deletes its key without
+/// notifying any waiter. An entry in the queue lives for three heartbeats. Waiters far behind have time. But
+/// all before them may have died together with the holder, on one host, and then nobody else asks.
 pub fn heartbeat(ahead: u32) -> Duration {
     let far = Duration::from_secs(8) + Duration::from_millis(8).saturating_mul(ahead);
     scaled(Duration::from_secs(2), ahead, far).min(Duration::from_secs(30))
 }
 
-/// Returns the pause of a waiter that polls, as no message can reach it: shorter than the time in which a grant has to be
-/// confirmed. `jitter` in 0..1 spreads the waiters that look at the same moment.
+/// Returns the pause of a waiter that polls because no message can reach it: shorter than the time to confirm
+/// a grant. `jitter` in 0..1 spreads waiters that poll at the same moment.
 pub fn poll_interval(ahead: u32, jitter: f64) -> Duration {
     let usual = scaled(Duration::from_millis(250), ahead, Duration::from_secs(1));
     usual.mul_f64(0.75 + jitter / 2.0)
@@ -48,8 +48,8 @@ fn scaled(first: Duration, ahead: u32, last: Duration) -> Duration {
     (first + (first / 4).saturating_mul(ahead)).min(last)
 }
 
-/// Returns when to ask again for a lock that is busy for `left` more (`None`: for ever) while `ahead` others come first:
-/// after `pause` at the latest. `None` if the user has waited long enough.
+/// Returns when to ask again for a lock that is busy for `left` more (`None`: for ever) while `ahead` others
+/// come first: after `pause` at the latest. `None` if the user has waited long enough.
 pub fn next(
     limit: WaitLimit,
     pause: Duration,
@@ -57,7 +57,7 @@ pub fn next(
     left: Option<Duration>,
     now: Moment,
 ) -> Option<Moment> {
-    // Only the first in the queue can do something about an expired lease.
+    // Only the first in the queue can act on an expired lease.
     let expiry = left.filter(|_| ahead == 0);
     let ask_at = now + expiry.map_or(pause, |left| pause.min(end_of(left)));
     match limit {
@@ -66,50 +66,51 @@ pub fn next(
     }
 }
 
-/// How long until a lease has ended that lasts for `left` more: one millisecond more, as Redis rounds
-/// the remaining time down, and never so short that looking for it becomes a loop. A lease can be over
-/// and its lock still be held: by other members, or because it is frozen.
+/// Returns the time until a lease with `left` to last has ended: one millisecond more, because Redis rounds
+/// down. At least [`FLOOR`], because a lock can be held after a lease is over (by other members, or because
+/// it is frozen), and asking must not become a busy loop.
 pub(super) fn end_of(left: Duration) -> Duration {
     (left + Duration::from_millis(1)).max(FLOOR)
 }
 
-/// The longest pause between two tries to reach a server.
+/// Longest pause between two tries to reach a server.
 pub const RECONNECT: Duration = Duration::from_millis(500);
 
-/// The same while sentinels, or a cluster, replace it, which they have to do meanwhile: a try asks one sentinel or more, so
-/// that a thousand waiters ask less than a thousand times a second once an outage has lasted for ten seconds.
+/// Longest pause while sentinels, or a cluster, replace the server. A try asks at least one sentinel, so a
+/// thousand waiters ask less than a thousand times a second once an outage has lasted for ten seconds.
 pub const FAILOVER: Duration = Duration::from_millis(2500);
 
-/// The pause before another try to reach a server that was reached before and has failed for as long as `lasting`: a
-/// quarter of that time, by which a run starts later than it could. `jitter` in 0..1: not all come back at the same moment.
+/// Returns the pause before another try to reach a server that has failed for `lasting`. The pause is a
+/// quarter of that time, so a run starts at most that much too late. `jitter` in 0..1 spreads the waiters.
 pub fn reconnect(lasting: Duration, jitter: f64, longest: Duration) -> Duration {
     let pause = (lasting / 4).max(FLOOR * 2);
     pause.min(longest).mul_f64(0.5 + jitter / 2.0)
 }
 
-/// Returns true if a time is short enough for work to start on a grant. A question and its answer must take no longer: the
-/// confirmation, which is under way, must have been answered long before a short lease ends. Nor must the grant be older:
-/// a waiter that was suspended confirms it first, because a person may have taken the lock from it meanwhile.
+/// Returns true if a time is short enough for work to start on a grant. A request and its answer must be
+/// short, because the confirmation must be answered long before the short lease ends. The grant's age must be
+/// short, too: a suspended waiter must confirm its grant first, because somebody may have taken the lock from
+/// it.
 pub fn is_short(time: Duration) -> bool {
     time <= Duration::from_millis(100)
 }
 
-/// The least time between two questions, over any longer time.
+/// Least time between two requests, on average.
 const FLOOR: Duration = Duration::from_millis(50);
 
-/// How many questions may follow each other at once: the first, that for a place in the queue, and
-/// those that follow a message.
+/// Most requests that may follow each other at once: the first, the one for a place in the queue, and the
+/// ones after a message.
 const BURST: u32 = 4;
 
-/// How often a server may be asked, whatever the reason.
+/// Limit on the rate of requests to a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
-    /// Until when the questions so far would last, at one in each [`FLOOR`].
+    /// Time until which the requests so far would last, at one per [`FLOOR`].
     spent: Option<Moment>,
 }
 
 impl Pace {
-    /// When the next question may be asked, which is taken to be asked then.
+    /// Returns when the next request may be sent, and takes it as sent then.
     pub fn ask_at(&mut self, now: Moment) -> Moment {
         let spent = self.spent.map_or(now, |spent| spent.max(now));
         self.spent = Some(spent + FLOOR);
@@ -117,15 +118,15 @@ impl Pace {
     }
 }
 
-/// The time without the server, and when to show a user that it is tried again.
+/// A time without the server, and when to show the user that redlock tries again.
 #[derive(Clone, Debug)]
 pub struct Outage {
-    /// The present error. In a log, too, a change of it is news.
+    /// The present error. A log shows each change of it.
     pub kind: ErrorKind,
     since: Moment,
-    /// There is a line that can be rewritten.
+    /// Progress is shown on a line that can be rewritten.
     single_line: bool,
-    /// When there is something to show, if ever.
+    /// Time of the next message, if any.
     due: Option<Moment>,
     /// The error that the user knows of.
     shown: Option<ErrorKind>,
@@ -146,7 +147,7 @@ impl Outage {
         self.due
     }
 
-    /// What is wrong, and for how long that lasts, if that is to be shown now.
+    /// Returns the error and its duration if they must be shown now.
     pub fn shown(&mut self, now: Moment) -> Option<(ErrorKind, Duration)> {
         let is_due = self.due.is_some_and(|due| now >= due);
         let is_news = self.shown.is_some_and(|kind| kind != self.kind);
@@ -157,27 +158,27 @@ impl Outage {
         })
     }
 
-    /// Whether the user knows of it.
+    /// Returns true if the user knows of the outage.
     pub fn was_shown(&self) -> bool {
         self.shown.is_some()
     }
 }
 
-/// When to show a user what the wait is for.
+/// Schedule of the messages about a wait.
 #[derive(Clone, Debug)]
 pub struct ProgressSchedule {
-    /// There is a line that can be rewritten.
+    /// Progress is shown on a line that can be rewritten.
     single_line: bool,
     due: Moment,
-    /// What was shown last: the id of the holder, and since when the lock is frozen (ms), if it is.
+    /// The last message: the holder's id, and since when the lock is blocked (ms), if it is.
     last_shown: Option<(String, Option<u64>)>,
 }
 
-/// Shorter waits are not reported.
+/// Longest wait, or outage, without a message.
 const QUIET_FOR: Duration = Duration::from_secs(1);
 
 impl ProgressSchedule {
-    /// The wait began at this moment.
+    /// Returns the schedule of a wait that began at this moment.
     pub fn new(began: Moment, single_line: bool) -> Self {
         Self {
             single_line,
@@ -186,20 +187,21 @@ impl ProgressSchedule {
         }
     }
 
-    /// When there will be something to show.
+    /// Returns when the next message is due.
     pub fn due(&self) -> Moment {
         self.due
     }
 
-    /// When that will be for the first time.
+    /// Returns when the first message is due, until it is shown.
     pub fn first(&self) -> Option<Moment> {
         self.last_shown.is_none().then_some(self.due)
     }
 
-    /// Whether to show now that this holder has the lock, and that it is frozen since a time (ms).
+    /// Returns true if a message is due now, for this holder, and for a lock that is blocked since a time
+    /// (ms).
     pub fn is_due_for(&mut self, holder: &str, frozen: Option<u64>, now: Moment) -> bool {
         let news = self.last_shown.as_ref().is_some_and(|(last, last_frozen)| {
-            // There is no holder to report during a hand-off.
+            // There is no holder to report while the lock is handed over.
             *last_frozen != frozen || (last != holder && !holder.is_empty())
         });
         if now < self.due && !news {
@@ -262,15 +264,15 @@ mod tests {
             let expected: Vec<Moment> = allowed.iter().map(|&ms| START + MS * ms).collect();
             assert_eq!(at, expected, "{wanted:?}");
         }
-        // One that asks as soon as it may, for ten seconds.
+        // A waiter that asks as soon as it may, for ten seconds.
         let mut pace = Pace::default();
         let mut at = START;
-        let mut asked = 0;
+        let mut count = 0;
         while at < START + MS * 10_000 {
             at = pace.ask_at(at);
-            asked += 1;
+            count += 1;
         }
-        assert!((200..=205).contains(&asked), "{asked}");
+        assert!((200..=205).contains(&count), "{count}");
     }
 
     #[test]
@@ -333,7 +335,7 @@ mod tests {
         assert!(schedule.is_due_for("b", None, START + MS * 3_200));
         assert!(!schedule.is_due_for("b", None, START + MS * 63_000));
         assert!(schedule.is_due_for("b", None, START + MS * 63_200));
-        // A freeze and its end are news, also where nothing holds the lock.
+        // A freeze and its end are news, even if the lock has no holder.
         assert!(schedule.is_due_for("", Some(7), START + MS * 63_300));
         assert!(!schedule.is_due_for("", Some(7), START + MS * 63_400));
         assert!(schedule.is_due_for("", None, START + MS * 63_500));

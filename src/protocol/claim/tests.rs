@@ -1,4 +1,4 @@
-//! What a claim sends, word by word, and what it believes of an answer.
+//! Tests of the exact calls that a claim sends, and of the answers that it accepts.
 
 use super::super::answer::{Acquired, Busy, acquired};
 use super::super::guard::extended;
@@ -30,7 +30,7 @@ fn request() -> Request {
     }
 }
 
-/// What follows the arguments that all scripts have, but for the entry, which is another test's.
+/// Returns the arguments that follow those of all scripts, except the entry, which another test covers.
 fn own_args(call: &Call) -> Vec<String> {
     let text = |arg: &Vec<u8>| String::from_utf8(arg.clone()).unwrap();
     let own = call.args[3..].iter().map(text);
@@ -180,7 +180,7 @@ fn the_short_script_frees_a_lock_only_after_a_run_that_ended_by_itself_and_keeps
     assert!(!claim.frees(&finished(ended, nothing)));
 }
 
-/// An answer that the lock is busy, as far as it is always the same.
+/// Returns an answer that the lock is busy, with these fields.
 fn busy_answer(ticket: Value, freeze: Value, stopping: Value) -> Value {
     let same = "*13 :0 :1000 :2 _ :1 :-1 :1 $12 a9993e364706 _ _ :0 :1 _";
     let Value::Array(mut fields) = sent(same) else {
@@ -199,11 +199,11 @@ fn busy(answer: Value) -> Busy {
 
 #[test]
 fn a_busy_lock_is_read_field_by_field() {
-    let found = busy(busy_answer(text("7"), Value::Nil, Value::Nil));
-    assert_eq!((found.now_ms, found.ahead, found.holders), (1_000, 2, 1));
-    assert_eq!((found.ticket, found.left), (Some(7), None));
-    assert!(found.polls && found.is_behind_dead && !found.repaired);
-    assert_eq!(found.id, "a9993e364706");
+    let lock = busy(busy_answer(text("7"), Value::Nil, Value::Nil));
+    assert_eq!((lock.now_ms, lock.ahead, lock.holders), (1_000, 2, 1));
+    assert_eq!((lock.ticket, lock.left), (Some(7), None));
+    assert!(lock.polls && lock.is_behind_dead && !lock.repaired);
+    assert_eq!(lock.id, "a9993e364706");
     for none in [Value::Nil, text("")] {
         assert_eq!(busy(busy_answer(none, Value::Nil, Value::Nil)).ticket, None);
     }
@@ -222,8 +222,8 @@ fn a_freeze_says_since_when_others_wait_and_else_a_request_to_stop_does() {
         (Value::Nil, text(who), None),
         (Value::Nil, Value::Nil, None),
     ] {
-        let found = busy(busy_answer(Value::Nil, freeze, stop));
-        assert_eq!(found.blocked_since(), since);
+        let lock = busy(busy_answer(Value::Nil, freeze, stop));
+        assert_eq!(lock.blocked_since(), since);
     }
 }
 
@@ -251,7 +251,7 @@ fn a_grant_is_believed_only_in_its_own_shape() {
         other => panic!("{other:?}"),
     };
     assert_eq!([host(2), host(4)], ["b", "b"]);
-    // Shorter, longer, or with something else in its place.
+    // Shorter, longer, or with another type of field.
     for other in [
         "*2 :3 _",
         "*2 :1 _",
@@ -265,7 +265,7 @@ fn a_grant_is_believed_only_in_its_own_shape() {
     ] {
         assert!(read(other).is_err(), "{other}");
     }
-    // A full queue says how many wait.
+    // A full queue reports how many runs wait.
     assert!(matches!(read("*2 :5 :3"), Ok(Acquired::Crowded(3))));
 }
 
@@ -332,7 +332,7 @@ fn what_is_left_of_a_lease_is_read_from_its_own_field() {
                 if left == Duration::from_millis(900)
         ));
     }
-    // Another operation has digits, or more fields, there.
+    // Another operation's answer has digits, or more fields, there.
     for other in ["*3 :1 $3 900 _", "*4 :1 :900 _ :0"] {
         assert!(checked(sent(other)).is_err(), "{other}");
     }
@@ -365,16 +365,16 @@ fn the_short_script_says_that_the_lease_is_as_long_as_was_asked_for_or_nothing()
     }
 }
 
-/// What a server says to renewals.
+/// A server's answer to a renewal.
 const RENEWED: &str = "*6\r\n:1\r\n:30000\r\n:12\r\n:1\r\n:1\r\n$-1\r\n";
 const PROLONGED: &str = ":30000\r\n";
 const ASK_RENEW: &str = ":0\r\n";
 
-/// A server that gives these answers over each connection, and then ends; which renewals it was asked for.
+/// A server that gives these answers over each connection, and then ends; it reports which renewals it got.
 struct Script {
     locks: super::super::Locks,
     _directory: tempfile::TempDir,
-    asked: thread::JoinHandle<Vec<&'static str>>,
+    renewals: thread::JoinHandle<Vec<&'static str>>,
 }
 
 impl Script {
@@ -382,23 +382,23 @@ impl Script {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let asked = thread::spawn(move || {
-            let mut asked = Vec::new();
+        let renewals = thread::spawn(move || {
+            let mut names = Vec::new();
             for answers in answers {
                 let (mut stream, _) = listener.accept().unwrap();
                 for answer in answers {
                     let mut bytes = [0; 4096];
                     let read = std::io::Read::read(&mut stream, &mut bytes).unwrap();
                     let request = String::from_utf8_lossy(&bytes[..read]);
-                    let known = [(&PROLONG, "prolong"), (&RENEW, "renew")];
-                    let found = known
+                    let scripts = [(&PROLONG, "prolong"), (&RENEW, "renew")];
+                    let script = scripts
                         .iter()
                         .find(|(script, _)| request.contains(script.hash));
-                    asked.push(found.unwrap_or_else(|| panic!("{request}")).1);
+                    names.push(script.unwrap_or_else(|| panic!("{request}")).1);
                     std::io::Write::write_all(&mut stream, answer.as_bytes()).unwrap();
                 }
             }
-            asked
+            names
         });
         let access = super::super::Access {
             url: &format!("unix://{}", path.display()),
@@ -408,16 +408,16 @@ impl Script {
         Self {
             locks: super::super::Locks::new(access, Some("p:"), 0).unwrap(),
             _directory: directory,
-            asked,
+            renewals,
         }
     }
 
-    fn asked(self) -> Vec<&'static str> {
-        self.asked.join().unwrap()
+    fn renewals(self) -> Vec<&'static str> {
+        self.renewals.join().unwrap()
     }
 }
 
-/// Renews a lock alone; it is held.
+/// Renews a single lock, which is held.
 fn renew(claim: &Claim, client: &mut Client, ttl: Duration) {
     let (states, _) = Claim::renew_all(std::slice::from_ref(claim), client, ttl).unwrap();
     assert!(matches!(states[..], [LeaseState::Held { left, .. }] if left == SECOND * 30));
@@ -435,12 +435,12 @@ fn the_first_renewal_over_a_connection_looks_at_everything_and_so_do_those_where
     for _ in 0..2 {
         renew(&claim(), &mut client, SECOND * 30);
     }
-    // The connection goes from thread to thread.
+    // The connection moves from thread to thread.
     let mut client = client.hand_over();
     renew(&claim(), &mut client, SECOND * 30);
     expected.extend(["prolong", "renew"]);
     renew(&claim(), &mut client, SECOND * 30);
-    // It isn't asked for the same twice each time.
+    // The next renewal doesn't repeat the whole check.
     expected.push("renew");
     renew(&claim(), &mut client, SECOND * 30);
     client.disconnect();
@@ -448,7 +448,7 @@ fn the_first_renewal_over_a_connection_looks_at_everything_and_so_do_those_where
     for _ in 0..2 {
         renew(&claim(), &mut client, SECOND * 30);
     }
-    assert_eq!(server.asked(), expected);
+    assert_eq!(server.renewals(), expected);
 }
 
 #[test]
@@ -465,5 +465,5 @@ fn a_renewal_looks_at_everything_after_an_hour_of_another_lock_and_where_the_lea
     renew(&other, &mut client, SECOND * 30);
     renew(&other, &mut client, day + SECOND);
     renew(&other, &mut client, day + SECOND);
-    assert_eq!(server.asked(), ["renew"; 5]);
+    assert_eq!(server.renewals(), ["renew"; 5]);
 }

@@ -1,11 +1,11 @@
--- Which run gets the lock, and with which fence.
+-- Decides which run gets the lock, and with which fence.
 -- @include holders
 
-local COMPARED_FENCES = 1000 -- of how many holders the fence is looked at where the last one isn't known
+local COMPARED_FENCES = 1000 -- how many holders' fences are compared if the last fence isn't known
 
--- Grows with every grant, also when the state was flushed: server time in microseconds is below
--- 2^53 until 2255. That clock can be set back, too; then the entries of the holders
--- have the last fence. The new one counts once it is written, with the hold.
+-- Returns the next fence. Fences grow with every grant, even after the state was deleted, because they are the
+-- server's time in microseconds (below 2^53 until 2255). If that clock was set back, the last fence, or the holders'
+-- entries, keep it growing. The fence is taken only when it is written with the hold.
 local function next_fence()
   local fence = time[1] * 1000000 + time[2]
   local last = tonumber(last_fence or 0)
@@ -15,19 +15,19 @@ local function next_fence()
   return int_text(fence)
 end
 
--- Returns true if a freeze doesn't keep out a run, by its entry. In a text of JSON no other value contains that.
+-- Returns true if a run ignores freezes, by its entry. No other value in the JSON can contain this text, because
+-- quotes are escaped there.
 local function ignores_freezes(who)
   return string.find(who, '"ignores_freeze":true', 1, true) ~= nil
 end
 
--- Returns true if a later run has made a waiter give up, by its ticket and its entry.
+-- Returns true if a later run has superseded a waiter, by its ticket and its entry.
 local function is_superseded(ticket, who)
   return tonumber(ticket) < (ignores_freezes(who) and superseded_exempt or superseded)
 end
 
--- Whether one more holder with this limit is admitted: holders + 1 <= min(its limit, each holder's
--- limit). Returns the slot it would get (0: none, for shared), or nil. `value` is that of the lock
--- key, as lock_value() gives it.
+-- Returns the slot for one more holder with this limit (0 for a shared one), or nil if it isn't admitted. Admitted
+-- are holders + 1 <= min(its limit, each holder's limit). `value` is the lock key's value, from lock_value().
 local function free_slot(limit, value, who)
   if frozen > 0 and not ignores_freezes(who) then return nil end
   local first = limit < SHARED and 1 or 0
@@ -35,9 +35,10 @@ local function free_slot(limit, value, who)
   if not SHARED_VALUES[value] then return nil end
   local count = redis.call('ZCARD', holders)
   if count + 1 > limit then return nil end
-  -- None of them has a limit, nor a slot.
+  -- No member has a limit or a slot.
   if value == 'redlock:shared' then return first end
-  -- First come the slots in use, and then as many limits. If another client has deleted them, all members leave first.
+  -- The slots in use sort first, then as many limits. If another client has deleted them, nobody is admitted until
+  -- all members have left.
   local used = redis.call('ZCARD', slots) / 2
   if used == 0 then return nil end
   local smallest = redis.call('ZRANGE', slots, used, used, 'WITHSCORES')[2]
@@ -55,7 +56,8 @@ end
 -- Makes a token a holder, after free_slot() has admitted it. `lease` and `waited` are in milliseconds, and
 -- `value` is that of the lock key. Returns the key's new value.
 local function add_holder(value, token, limit, slot, lease, fence, waited, phase, who)
-  -- The first grant of each day refreshes what is kept for weeks. The time of the last grant is in its fence.
+  -- The first grant of each day refreshes the keys that are kept for weeks. The last fence contains the time of the
+  -- last grant.
   local refreshes = not last_fence or math.floor(last_fence / (1000 * DAY)) ~= math.floor(now_ms / DAY)
   set_state('fence', fence)
   last_fence = fence
@@ -67,8 +69,8 @@ local function add_holder(value, token, limit, slot, lease, fence, waited, phase
     redis.call('ZADD', holders, int_text(now_ms + lease), token)
     extend_expiry(holders, lease + RETENTION)
     local ours = limit < SHARED and 'redlock:slots' or 'redlock:shared'
-    -- All members track this key, so it is written as rarely as possible: it gets a third more than a
-    -- member's lease, and another member writes it only when its own would end later.
+    -- All members track this key, so it is written as rarely as possible. The key gets a third more than a member's
+    -- lease, and another member writes it only if its own lease would end later.
     if not value or not SHARED_VALUES[value] then
       redis.call('SET', lock, ours, 'PX', int_text(lease + lease / 3))
       value = ours

@@ -2,7 +2,7 @@
 -- KEYS[11] guards: "<until (ms)> <id of the hold> <since (ms)> <who>" by the id of the guard
 
 local guards = KEYS[11]
-local MOST_GUARDS = 1000 -- how many guards a lock has at most
+local MOST_GUARDS = 1000 -- the most guards that a lock has
 
 -- Calls `look` with each field of a hash of guards, and its value. A key of another type has none.
 local function each_guard(look)

@@ -3,7 +3,7 @@
 
 local MOST_FREEZES = 20 -- how many are kept
 
--- Notes that the freeze that may be ends now, and that another one lasts until then (ms; nil: none does).
+-- Records that a present freeze ends now, and that another one lasts until `until_ms` (nil: no other).
 local function note_freeze(until_ms)
   local kept = {}
   for since, ends in string.gmatch(redis.call('HGET', state, 'freezes') or '', '(%d+)%-(%d+)') do

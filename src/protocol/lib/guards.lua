@@ -1,9 +1,10 @@
--- Guards: work elsewhere under a hold. Each has a lease of its own, which never ends after that of the hold; and once
--- the hold's run is over, the lock is kept until the last of them has ended, or its lease is over.
+-- Guards: work elsewhere under a hold. A guard has a lease of its own, which never outlasts that of the hold. When
+-- the hold's run is over, the lock is kept until the last guard has ended, or its lease has.
 -- @include lease
 -- @include each_guard
 
--- How much longer the guards of a hold may live, ms; 0 where none lives. Its entry says whether it ever had one.
+-- Returns how much longer the guards of a hold may live, in ms; 0 if none lives. The hold's entry tells whether it
+-- ever had one.
 local function guarded_for(token, entry)
   local hold = read_hold(entry)
   if hold.number == '' or (hold.phase ~= 'guarded' and hold.phase ~= 'kept') then return 0 end
@@ -12,11 +13,11 @@ local function guarded_for(token, entry)
     local until_ms, whose = string.match(guard, '^(%d+) (%x+) ')
     if whose == own_id then last = math.max(last, tonumber(until_ms) - now_ms) end
   end)
-  -- None of them was given more, unless the clock was set back since then.
+  -- No guard was given more than the TTL, unless the clock was set back since then.
   return credible(last, ttl_of(entry) or last, entry)
 end
 
--- Makes room for one more guard: removes those that are over. Returns whether there is any.
+-- Removes guards that are over. Returns true if one more guard is admitted.
 local function has_room()
   local alive, over = 0, {}
   each_guard(function(field, guard)
@@ -26,13 +27,13 @@ local function has_room()
   return alive < MOST_GUARDS
 end
 
--- Makes what is known of guards outlive this many milliseconds.
+-- Makes the guards' key outlive `ms` milliseconds.
 local function keep_guards(ms)
   redis.call('PEXPIRE', guards, int_text(math.max(redis.call('PTTL', guards), ms + A_WHILE)))
 end
 
--- Keeps the lock for `left` ms more, although the run of this hold is over: as long as its guards may live, or until the
--- moment `at_least` that the run has asked for. Without guards it is kept to its end (`at_least` is nil).
+-- Keeps the lock for `left` ms more, although the run of this hold is over. With guards, `at_least` is the moment
+-- until which the run itself wants to keep it. Without guards, `at_least` is nil.
 local function keep_hold(token, value, entry, left, at_least)
   if value == token then
     redis.call('PEXPIRE', lock, int_text(left))
@@ -44,23 +45,23 @@ local function keep_hold(token, value, entry, left, at_least)
     redis.call('PEXPIRE', lock, int_text(math.max(left, redis.call('PTTL', lock))))
     redis.call('ZADD', holders, int_text(now_ms + left), token)
   end
-  -- No process supervises it any more.
+  -- No process supervises the hold any more.
   local hold = read_hold(entry)
   local who = string.gsub(hold.who, ',?"instance":"[^"]*"', '')
   local kept = at_least and ' kept:' .. int_text(at_least) .. ' ' or ' kept '
   redis.call('HSET', meta, token, hold.start .. kept .. who)
   index_name(left)
-  -- The next waiter expects the lock to end at another time. A key of another type has none.
+  -- The next waiter must learn that the lock ends at another time. A key of another type has no waiters.
   notify_first(line, 1, 'kept')
 end
 
--- Ends a hold, and hands the lock on. Returns whether any waiter got it.
+-- Ends a hold, and hands the lock over. Returns true if a waiter got it.
 local function end_hold(token, value)
   if value ~= token then
     remove_member(token)
     return grant_next(after_leaving(value))
   end
-  -- The next holder comes first; what it doesn't overwrite is removed after that.
+  -- The next holder comes first; the rest of the hold is removed after that.
   local granted = grant_next(false)
   if granted then redis.pcall('HDEL', meta, token) else clear_lock() end
   return granted

@@ -1,25 +1,25 @@
--- Whether a token holds the lock, for how long, and if not, why.
+-- Tells whether a token holds the lock, for how long, and if not, why.
 -- @include hold
 -- @include notices
 
--- Whether the token holds the lock now. `value` is that of the lock key.
+-- Returns true if the token holds the lock now. `value` is the lock key's value.
 local function is_held(token, value)
   if value == token then return true end
   if type(value) ~= 'string' or not SHARED_VALUES[value] then return false end
   return (tonumber(redis.pcall('ZSCORE', holders, token) or 0) or 0) > now_ms
 end
 
--- How much of the remaining lease, by the server's clock, a holder may count on: no more than it asks for, or
--- than its job has asked for, as its entry says. That clock may have been set back meanwhile.
+-- Returns how much of the remaining lease, by the server's clock, a holder may count on. No more than `ttl`, or than
+-- its job has requested (in its entry), because that clock may have been set back.
 local function credible(left, ttl, entry)
   if left <= ttl then return left end
   return math.max(ttl, math.min(left, tonumber(string.match(entry, '"extended":(%d+)') or 0)))
 end
 
--- The TTL that its run asks for, by its entry, if that says so.
+-- Returns the TTL that its run asks for, by its entry, if that contains it.
 local function ttl_of(entry) return tonumber(string.match(entry, '"ttl":(%d+)')) end
 
--- Who wants a holder to end, or nil: this one, or all that had a group's lock by then.
+-- Returns who wants a holder to end, or nil. A group's holders are all asked at once, up to a fence.
 local function cancelled_by(token, entry)
   local by = notice('cancelled', token)
   if by then return by end
@@ -27,14 +27,14 @@ local function cancelled_by(token, entry)
   if newest and fence_of(entry) <= tonumber(newest) and string.find(entry or '', '"instance":"', 1, true) then return who end
 end
 
--- How much sooner than here its run counts a lease as over: what the clocks of the Redis hosts may differ, ms.
--- It is in the entry, so that a job needs no option to count as its run does.
+-- Returns the clock skew in an entry, in ms: how much earlier its run treats a lease as over, because the Redis
+-- hosts' clocks may differ. In the entry, so that a job treats the lease as its run does, without an option.
 local function skew_of(entry)
   return tonumber(string.match(entry, '"skew":(%d+)') or 0)
 end
 
--- The answer for a token that doesn't hold the lock: {0, who forced it out or nil, the entry of a
--- present holder or nil}, or {2} when it released the lock itself.
+-- Returns the answer for a token that doesn't hold the lock. {2} if its own job has released the lock, otherwise {0,
+-- who forced it out or nil, the entry of a present holder or nil}.
 local function not_held(token, value)
   if notice('released', token) then return {2} end
   local other = false

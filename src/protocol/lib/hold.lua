@@ -5,16 +5,16 @@
 -- guarded:<how many>, and kept:<until when at least (ms)> if the lock is kept for its guards.
 local HOLD = '^((%d+) (%d+) (%d+) (%d+) %d+) (%l+)(:?)(%d*) ({.*)$'
 
--- The same of an exclusive lock that is confirmed, and that no guard has joined.
+-- The entry of a confirmed exclusive hold that no guard has joined.
 local PLAIN_HOLD = '^%d+ %d+ 1 1 %d+ held {'
 
--- Returns the parts of an entry; none of them is there without one that can be read.
+-- Returns the parts of an entry; all of them nil if it can't be read.
 local function read_hold(entry)
   local start, fence, since, limit, slot, phase, mark, number, who = string.match(type(entry) == 'string' and entry or '', HOLD)
   return {start = start, fence = fence, since = since, limit = limit, slot = slot, phase = phase, mark = mark, number = number, who = who}
 end
 
--- Returns true if the run of a hold is at work, as far as the entry says.
+-- Returns true if the run of a hold is at work, by its entry.
 local function is_at_work(entry)
   local phase = read_hold(entry).phase
   return phase == 'held' or phase == 'guarded'

@@ -1,39 +1,39 @@
--- Several holders at a time, and the removal of those that don't count any more.
+-- Groups of holders, and the removal of holders whose lease is over.
 -- @include state
 -- @include record
 
-local LIMITS = 2 ^ 40 -- what is added to a limit in `slots`, so that limits come after slots
-local LOST = 100 -- how many holds are recorded of a group that has lost the lock
-local DEAD_MEMBERS = 100 -- how many members whose leases have ended one call removes
+local LIMITS = 2 ^ 40 -- added to a limit in `slots`, so that limits sort after slots
+local LOST = 100 -- how many holds of a group that has lost the lock are recorded
+local DEAD_MEMBERS = 100 -- how many members with an expired lease one call removes
 
-local all_shared = false -- the last member with a slot has left
+local all_shared = false -- set when the last member with a slot has left
 
--- Takes a member out of its group.
+-- Removes a member from its group.
 local function remove_member(token)
   redis.call('ZREM', holders, token)
   if redis.pcall('ZREM', slots, 'slot ' .. token, 'limit ' .. token) == 2 then all_shared = redis.call('EXISTS', slots) == 0 end
   redis.pcall('HDEL', meta, token)
 end
 
--- Without the lock no holder counts: removes what is left of holders that died, or whose lock another client
--- deleted. The hold of the token `mine` is recorded by its own script.
+-- Removes what is left of holders if the lock's key is gone: they died, or another client deleted it. The caller
+-- itself records the hold of the token `mine`.
 local function record_leftovers(mine)
   if redis.call('EXISTS', meta, holders, slots) == 0 then return end
   local some = some_holds(LOST)
-  -- Keys of another type are cleared away, too. UNLINK frees the memory of large ones later.
+  -- Keys of another type are removed, too. UNLINK frees the memory of large ones later.
   redis.call('UNLINK', meta, holders, slots)
   for _, hold in ipairs(some) do
     if hold.token ~= mine then record_vanished(hold.token, hold.entry, hold.lease_end) end
   end
 end
 
--- The lock has no holder any more.
+-- Clears the lock, which has no holder any more.
 local function clear_lock()
   redis.call('UNLINK', lock, meta, holders, slots)
   if frozen > 0 then redis.call('SET', lock, FROZEN, 'PX', int_text(frozen - now_ms)) end
 end
 
--- Members have left the group. Returns the new value of the lock key.
+-- Updates the lock after members have left the group. Returns the new value of the lock's key.
 local function after_leaving(value)
   if redis.call('EXISTS', holders) == 0 then
     clear_lock()
@@ -46,9 +46,9 @@ local function after_leaving(value)
   return value
 end
 
--- The value of the lock key; an error when it isn't a string. Every script that changes anything begins
--- with this: it removes holders that don't count any more, so that nothing brings them back. The hold of
--- the token `mine` is recorded by its own script.
+-- Returns the value of the lock's key, or an error if it isn't a string. Removes dead holders first, so that no later
+-- write brings them back. Most scripts call it before they grant or end a hold. The caller itself records the hold of
+-- the token `mine`.
 local function lock_value(mine)
   local value = redis.pcall('GET', lock)
   if not value then
@@ -61,7 +61,7 @@ local function lock_value(mine)
       if token ~= mine then record_vanished(token, entry, lease_end) end
     end
     local is_gone = redis.call('EXISTS', holders) == 0
-    -- Another client has deleted them.
+    -- Another client has deleted the holders.
     if is_gone then record_leftovers(mine) end
     if is_gone or #dead > 0 then value = after_leaving(value) end
   end

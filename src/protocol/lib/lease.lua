@@ -3,19 +3,19 @@
 -- @include queue
 -- @include names
 
--- How long a lease lasts once its holder has asked for `ttl`, where `left` is left of it: no shorter than that, unless
--- it is longer than all that was ever asked for, as the server's clock was set back.
+-- Returns how long a lease lasts after its holder has asked for `ttl`; `left` is left of it. A lease is never
+-- shortened, unless it is longer than any requested lease because the server's clock was set back.
 local function lasting(token, left, ttl)
   if left <= ttl then return ttl end
   local entry = redis.call('HGET', meta, token) or ''
   local phase = read_hold(entry).phase
-  -- A grant may last longer than the shortest lease; its run counts on no more than its TTL.
+  -- A grant may last longer than the shortest lease, but its run counts on no more than its TTL.
   if phase == 'granted' then return ttl end
   local asked = (phase == 'held' or phase == 'guarded') and ttl_of(entry)
   return asked and credible(left, math.max(ttl, asked), entry) or left
 end
 
--- Extends the lease of a holder. Returns how long it is now.
+-- Extends the lease of a holder. Returns its new length.
 local function extend_lease(token, value, ttl)
   local left
   if value == token then
@@ -43,17 +43,17 @@ local function extend_lease(token, value, ttl)
     touch_memory()
     index_name()
   end
-  -- No renewal may come within that day.
+  -- Lasts as long as the lease, because no renewal may come within a day.
   if left > DAY then index_name(left) end
   return left
 end
 
--- The number in an outside order (--seq) in an entry, if any, and its run.
+-- Returns the number in an outside order (--seq) in an entry, if any, and its run.
 local function order_of(entry)
   return string.match(entry, '"order":(%d+)'), string.match(entry, '({.*)$')
 end
 
--- Notes the number of this hold, which has the lock.
+-- Records the number of this hold, which has the lock.
 local function note_order(entry)
   local number, who = order_of(entry)
   if number and tonumber(number) > tonumber(redis.call('HGET', state, 'number') or -1) then
@@ -61,7 +61,8 @@ local function note_order(entry)
   end
 end
 
--- The token has shown that it knows of its grant, and with `sync` not yet that its replicas have it. Returns its entry.
+-- Confirms a grant, because the token shows that its run knows of it. With `sync`, the replicas aren't known to have
+-- it yet. Returns its entry.
 local function confirm(token, value, ttl, sync)
   local entry = redis.call('HGET', meta, token) or ''
   local hold = read_hold(entry)

@@ -3,7 +3,7 @@
 -- The entry of a waiter, "<dies at>:<heartbeat> <limit> <since> <listens> <who>"; it lives for three heartbeats.
 local WAITER = '^(%d+):(%d+) (%d+) (%d+) ([012]) (.*)$'
 
--- The command for one that listens to its channel, by its entry: in a cluster the channel is one of the slot, and
+-- The command that reaches a listening waiter, by its entry. In a cluster its channel belongs to the hash slot, and
 -- the message stays on the slot's node.
 local PUBLISH = {['1'] = 'PUBLISH', ['2'] = 'SPUBLISH'}
 

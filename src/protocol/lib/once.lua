@@ -1,17 +1,17 @@
--- The keys of `--once` with which runs have succeeded: in a field of the state, " =<key> <when (ms)>" for each, the newest
--- first. No key has a space in it.
+-- The keys of `--once` with which runs have succeeded, in a field of the state: " =<key> <time (ms)>" for each, the
+-- newest first. Keys contain no spaces.
 -- @include state
 
 local MOST_KEYS = 100 -- how many are kept
 
--- When a run has succeeded with this key (ms), or nil.
+-- Returns the time of the last success with this key (ms), or nil.
 local function succeeded_with(key)
   local all = redis.call('HGET', state, 'once') or ''
   local _, at = string.find(all, ' =' .. key .. ' ', 1, true)
   return at and tonumber(string.match(all, '^%d+', at + 1))
 end
 
--- Notes that a run has succeeded now, if its entry has a key.
+-- Records a success now, if the run's entry has a key.
 local function note_key(entry)
   local key = string.match(entry, '"once":"([^"]*)"')
   if not key then return end

@@ -1,14 +1,14 @@
--- The holds that are over, or lost.
+-- The records of holds that are over, or lost.
 -- @include ends
 -- @include hold
 -- @include notices
 
-local lapsed = false -- a grant wasn't confirmed
+local lapsed = false -- set if a grant wasn't confirmed
 
--- Up to `most` of the holds that stand in `meta`, the oldest first: the token, the entry, and until when its lease
--- lasts, or would have. The expiry of `meta` is that of the last exclusive lease, and RETENTION.
+-- Returns up to `most` of the holds in `meta`, the oldest first: token, entry, and the end of the lease, even if the
+-- lock is gone. The expiry of `meta` is that of the last exclusive lease plus RETENTION.
 local function some_holds(most)
-  -- A key of another type has none.
+  -- A key of another type has no holds.
   local all = redis.pcall('HSCAN', meta, '0', 'COUNT', most)[2] or {}
   local ends = now_ms + redis.call('PTTL', meta) - RETENTION
   local some = {}
@@ -20,19 +20,18 @@ local function some_holds(most)
   return some
 end
 
--- The lock is in use: renews the expiry of what is remembered. The state lives for twice
--- as long, as a success at the end of a hold counts from then.
+-- Refreshes the expiry of state and history, because the lock is in use. The state lives twice as long, because a
+-- success at the end of a hold must last as long from then on.
 local function touch_memory()
   redis.call('PEXPIRE', state, int_text(2 * RETENTION))
   redis.call('PEXPIRE', history, RETENTION)
 end
 
--- Writes the end of a hold that ended without a release into the history, unless it was never confirmed or its run is over.
--- `lease_end` is when its lease ended, or would have: then the lock was taken away at an unknown moment
--- before now.
+-- Records a hold that ended without a release, unless its grant was never confirmed or its run is over. `lease_end`
+-- is the end of its lease. If it is in the future, the lock was taken away at an unknown moment before now.
 local function record_vanished(token, entry, lease_end)
   local hold = read_hold(entry)
-  -- A grant was taken away: its confirmation, with nothing but the token, may be under way.
+  -- A grant was taken away, but its confirmation, which has only the token, may be under way.
   if hold.phase == 'granted' then
     lapsed = true
     post_notice('left', token, hold.number, A_WHILE)

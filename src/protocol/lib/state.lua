@@ -6,8 +6,8 @@ local function extend_expiry(key, ms)
   if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, int_text(ms)) end
 end
 
--- Writes fields of the state. Its expiry is refreshed whenever a ticket is taken, and by the first grant of
--- a day, so it is missing only where another client has deleted the state meanwhile.
+-- Writes fields of the state. Every new ticket, and the first grant of a day, refresh its expiry. So the expiry is
+-- missing only if another client has deleted the state meanwhile.
 local function set_state(...)
   redis.call('HSET', state, ...)
   if not last_fence then redis.call('PEXPIRE', state, int_text(2 * RETENTION)) end

@@ -1,5 +1,5 @@
 -- Numbers and tokens as text.
 local function int_text(number) return string.format('%.0f', number) end
 
--- The id of a token: a name for it that doesn't reveal it.
+-- Returns the id of a token: a name that doesn't reveal it.
 local function id(token) return string.sub(redis.sha1hex(token), 1, 12) end
