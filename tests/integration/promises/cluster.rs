@@ -324,7 +324,7 @@ fn sync_all_waits_for_each_replica_also_for_one_that_the_node_gets_while_a_lock_
     });
     holder
         .run
-        .finish_saying(79, "replicas didn't confirm the lock");
+        .finish_saying(79, "hasn't replicated the lock: 1 of 2 replicas");
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn without_a_permission_for_channels_of_slots_a_waiter_polls() {
         +pttl +pexpire +time +hget +hmget +hset +hdel +hscan +zadd +zrem +zrange +zrank \
         +zscan +zscore +zcard +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +hello +client|tracking \
         +client|caching +role +wait +ssubscribe +spublish +cluster|nodes +asking";
-    let manual = fs::read_to_string("man/redlock-protocol.7").unwrap();
+    let manual = fs::read_to_string("man/redlock-servers.7").unwrap();
     assert!(manual.contains("+ssubscribe +spublish"));
     for (user, without) in [("all", ""), ("deaf", "-ssubscribe"), ("mute", "-spublish")] {
         for node in &cluster.nodes {
@@ -467,7 +467,7 @@ fn system_calls(cluster: &Cluster, of: i32) -> f64 {
 }
 
 #[test]
-fn a_waiter_makes_at_most_fifty_system_calls_a_second_also_while_the_node_is_dead() {
+fn a_waiter_makes_at_most_sixty_system_calls_a_second_also_while_the_node_is_dead() {
     let mut cluster = Cluster::start(&[1, 1, 2]);
     assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
     let options = ["--ttl", "90s"];
@@ -478,7 +478,8 @@ fn a_waiter_makes_at_most_fifty_system_calls_a_second_also_while_the_node_is_dea
     cluster.nodes[0].kill();
     wait_until_missed(&cluster, 0);
     let dead = system_calls(&cluster, waiter[0].run.pid());
-    assert!(dead <= 50.0, "{dead}");
+    // Each attempt to connect has a thread of its own.
+    assert!(dead <= 60.0, "{dead}");
 }
 
 #[test]
