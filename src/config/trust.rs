@@ -1,7 +1,7 @@
-//! Who may write a configuration file, and who may read a secret.
+//! Checks who may write a configuration file, and who may read a secret.
 //!
-//! A configuration file can name a command, so redlock trusts it only if nobody else could have written or replaced it: the
-//! file and the directory in which its name is looked up belong to root or to this user, and only their owners may write.
+//! A configuration file can name a command, so redlock trusts it only if no other user could have written or replaced
+//! it. The file and its directory must belong to root or to this user, and only their owners may write to them.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use nix::unistd::{AccessFlags, access, geteuid};
 use crate::file;
 use crate::shell::quote;
 
-/// Rights of other users to a file, and a command for a shell that takes them away.
+/// Access of other users to a file, and a shell command that takes the access away.
 #[derive(Clone, Debug)]
 pub struct Exposure {
     pub what: String,
@@ -30,13 +30,13 @@ impl fmt::Display for Exposure {
     }
 }
 
-/// Reads a configuration file, unless others may have written it. Looks only at what it has opened, so that nobody can
-/// swap a path in between.
+/// Reads a configuration file, unless others may have written it.
+/// Checks only open files, so that nobody can swap a path in between.
 ///
 /// # Errors
 /// As [`file::read_text`].
 pub fn read(path: &Path) -> io::Result<Result<String, Exposure>> {
-    // Most hosts have one of the two files or none, and a short run notices each system call.
+    // Most hosts have at most one of the two files, and a short run notices each system call.
     access(path, AccessFlags::F_OK)?;
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(ErrorKind::IsADirectory.into());
@@ -47,11 +47,12 @@ pub fn read(path: &Path) -> io::Result<Result<String, Exposure>> {
     if let Some(exposure) = exposure(path, &directory, (parent, &whose))? {
         return Ok(Err(exposure));
     }
-    // A pipe without a writer doesn't make redlock wait.
+    // O_NONBLOCK: a pipe without a writer doesn't make redlock wait.
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let file = File::from(openat(&directory, name, flags, Mode::empty())?);
     let metadata = file.metadata()?;
-    // /dev/null in its place sets nothing. Nor do the kernel's own files, whose text another user may have chosen.
+    // /dev/null sets nothing. Nor does an empty file: the kernel's own
+    // files look empty, and another user may have chosen their text.
     let is_null = metadata.file_type().is_char_device() && metadata.rdev() == libc::makedev(1, 3);
     if is_null || (metadata.is_file() && metadata.len() == 0) {
         return Ok(Ok(String::new()));
@@ -70,7 +71,7 @@ pub fn read(path: &Path) -> io::Result<Result<String, Exposure>> {
     Ok(Ok(text.map_err(|_| ErrorKind::InvalidData)?))
 }
 
-/// Returns what users other than root and this one may do with an open file or directory, whose path is `fix`.
+/// Returns the access of users other than root and this one to an open file or directory, whose path is `fix`.
 fn exposure(
     path: &Path,
     opened: &File,
@@ -78,7 +79,7 @@ fn exposure(
 ) -> io::Result<Option<Exposure>> {
     let metadata = opened.metadata()?;
     let (owner, user, fix) = (metadata.uid(), geteuid().as_raw(), quote(fix));
-    // On a read-only mount the mode says nothing, as for a ConfigMap.
+    // On a read-only mount the mode says nothing. A ConfigMap is an example.
     let is_fixed = || fstatvfs(opened).is_ok_and(|it| it.flags().contains(FsFlags::ST_RDONLY));
     let is_writable = metadata.mode() & 0o022 != 0 && !is_fixed();
     let is_unknown = owner == UNKNOWN && owner != user && knows_root();
@@ -107,14 +108,14 @@ fn exposure(
     }))
 }
 
-/// Owner of files whose owner has no number in this container.
+/// Owner that the kernel shows for files whose real owner has no id in this container.
 const UNKNOWN: u32 = 65534;
 
-/// Returns true if the host's root may have a number here. In a user namespace of a single user, root is as unknown as all
-/// others, and that user has no more rights than outside.
+/// Returns true if the host's root may have an id in this user namespace. In a namespace of a single
+/// user, root is as unknown as everybody else, and that user has no more rights than outside.
 fn knows_root() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    // The fields are the first number here, the first number outside, and the count.
+    // The fields are the first id inside, the first id outside, and the count.
     map.lines().count() != 1 || map.split_ascii_whitespace().nth(2) != Some("1")
 }
 
