@@ -177,7 +177,7 @@ fn check_names(matches: &ArgMatches) -> Result<(), clap::Error> {
     let line = match script {
         // A single NAME may look like a unit.
         _ if names.len() > 1 && names.iter().any(is_rest) => {
-            "a duration is one word, such as 1h30m: after TIME, no NAME can be the rest of one"
+            "a TIME is one word, such as 1h30m; the word after it can't be a NAME, because it looks like the rest of the TIME"
         }
         Some(script) if names[0].1 < script && names[names.len() - 1].1 > script => {
             "a lock NAME stands after -c SCRIPT; put names before -c; a script with arguments is: redlock run NAME -- sh -c SCRIPT sh ARG"

@@ -12,7 +12,7 @@ use crate::decide::wait::{Outage, ProgressSchedule};
 use crate::protocol::{Client, Error, Inspected, Name};
 use crate::report;
 
-/// Pause between inspections. Short because a person is waiting, and
+/// Longest pause between inspections. Short because a person is waiting, and
 /// because Redis doesn't report that one of several holders has left.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -21,6 +21,7 @@ pub struct Looks<'a> {
     pub client: Client,
     settings: &'a Settings,
     names: &'a [Name],
+    began: Moment,
     progress: ProgressSchedule,
     /// Start of the server's outage, and its details.
     outage: Option<(Moment, Outage)>,
@@ -32,6 +33,7 @@ impl<'a> Looks<'a> {
             client,
             settings,
             names,
+            began,
             progress: ProgressSchedule::new(began, report::has_terminal()),
             outage: None,
         }
@@ -83,6 +85,8 @@ impl<'a> Looks<'a> {
         if self.progress.is_due_for(holder, blocked, at) {
             self.settings.verbosity.progress(&line());
         }
-        thread::sleep((at + LOOK_EVERY).since(now()));
+        // First, looks often, because the printed time includes the last pause.
+        let pause = (at.since(self.began) / 4).clamp(Duration::from_millis(2), LOOK_EVERY);
+        thread::sleep((at + pause).since(now()));
     }
 }

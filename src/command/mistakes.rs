@@ -372,9 +372,9 @@ mod tests {
             $ start -- ./x
             put run before the lock's name and its options: redlock run start -- ./x
             $ run -w 1h 30m deploy -- ./x
-            a duration is one word, such as 1h30m: after TIME, no NAME can be the rest of one; see redlock run -h
+            a TIME is one word, such as 1h30m; the word after it can't be a NAME, because it looks like the rest of the TIME; see redlock run -h
             $ run a -t 5 min -- ./x
-            a duration is one word, such as 1h30m: after TIME, no NAME can be the rest of one; see redlock run -h
+            a TIME is one word, such as 1h30m; the word after it can't be a NAME, because it looks like the rest of the TIME; see redlock run -h
             $ deploy no-such-program
             unrecognized subcommand 'deploy'; see redlock -h
             $ run echo hi

@@ -39,9 +39,10 @@ pub fn plain(page: &str) -> String {
         let request = line.strip_prefix('.');
         let request = request.map(|request| request.split_once(' ').unwrap_or((request, "")));
         match request {
-            Some(("SH" | "SS", title)) => {
+            Some((request @ ("SH" | "SS"), title)) => {
                 plain.begin(0, "");
-                plain.text.extend([&unescaped(title), "\n"]);
+                let indent = if request == "SS" { "   " } else { "" };
+                plain.text.extend([indent, &unescaped(title), "\n"]);
             }
             Some(("PP" | "sp", _)) => plain.begin(0, ""),
             Some(("TP", _)) => {

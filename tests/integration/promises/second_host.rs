@@ -59,6 +59,7 @@ fn the_same_command_takes_turns_on_two_hosts() {
     let pid_file = dir.path().join("redis.pid");
     let systemctl = format!(
         "#!/bin/sh\n[ \"$*\" = 'restart redis-server' ] || exit 64\n\
+         redis-cli shutdown\n\
          '{}' /etc/redis/redis.conf --daemonize yes --save '' --dir {} --pidfile {} >/dev/null\n\
          until redis-cli ping; do sleep 0.02; done >/dev/null 2>&1\n",
         SERVER.path.display(),
@@ -84,7 +85,12 @@ fn the_same_command_takes_turns_on_two_hosts() {
     let [(_, for_server), (_, for_each), (_, job)] = &blocks[..] else {
         panic!("no three blocks: {blocks:?}");
     };
+    // A server with data, which stays.
+    let restart = "systemctl restart redis-server; redis-cli set shop precious";
+    outcome(&mut server.sh(restart)).assert_code(0);
     outcome(&mut server.sh(for_server)).assert_code(0);
+    let kept = "REDISCLI_AUTH=correct-horse-battery-staple redis-cli get shop";
+    outcome(&mut server.sh(kept)).assert_printed(0, "precious\n");
     for host in [&server, &second] {
         outcome(&mut host.sh(for_each)).assert_printed(0, "no lock is held at 10.0.0.5:6379\n");
     }

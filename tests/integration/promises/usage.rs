@@ -49,7 +49,7 @@ fn a_line_that_would_take_the_wrong_lock_is_corrected() {
     }
     for line in ["run -w 1h 30m a", "run --ttl=1m 30s a", "run -t 5 min a"] {
         let end = ends(&redis, &format!("{line} -- true"));
-        end.assert_said(64, "a duration is one word");
+        end.assert_said(64, "a TIME is one word");
     }
     // In other places such a word is a name.
     for line in [
