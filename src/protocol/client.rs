@@ -111,6 +111,17 @@ impl Client {
         self.connection.is_some()
     }
 
+    /// Returns true if redlock knows whether the server pushes messages over this connection.
+    pub fn knows_protocol(&self) -> bool {
+        let connection = self.connection.as_ref();
+        connection.is_some_and(Connection::knows_protocol)
+    }
+
+    /// Opens a connection if there is none, and waits until redlock knows that.
+    pub fn learn_protocol(&mut self) -> Result<(), Error> {
+        self.with_connection(|connection, _| connection.learn_protocol())
+    }
+
     /// Returns the server that was used last, or is tried first.
     pub fn server(&self) -> Arc<Server> {
         self.deployment.server()

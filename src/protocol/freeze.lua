@@ -18,7 +18,7 @@ redis.call('PEXPIRE', state, int_text(2 * RETENTION))
 note_freeze(until_ms)
 index_name(long)
 -- Tells the waiters why they wait.
-notify_first(queue, 100, 'frozen')
+notify(queue, 0, 99, 'frozen')
 
 local count, entry = 1, false
 if not value or value == FROZEN then

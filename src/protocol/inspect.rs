@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::slice;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{FromRedisValue, Value};
 
 use super::answer::Busy;
 use super::client::Client;
@@ -304,16 +304,24 @@ impl Locks {
                 since = number(&seconds)?.saturating_mul(1000).to_string();
             }
             let mut names = BTreeSet::new();
-            // Each page overlaps the one before, because names whose scores grow meanwhile move up in the
-            // order.
-            for first in (0..MOST_NAMES).step_by(PAGE - OVERLAP) {
+            // The next page begins with the last score, after the entries of this score that are known: names
+            // that are used meanwhile move up in the order.
+            let (mut all, mut known) = (0, 0);
+            while all <= MOST_NAMES {
                 let mut command = redis::cmd("ZRANGEBYSCORE");
                 command.arg(index_key(&self.prefix)).arg(&since).arg("+inf");
-                command.arg("LIMIT").arg(first).arg(PAGE);
+                command.arg("WITHSCORES").arg("LIMIT").arg(known).arg(PAGE);
                 let page = array(connection.query_list(&command)?)?;
-                let texts = page.iter().take(PAGE).map(lossy_text);
-                names.extend(texts.filter_map(|name| name.parse().ok()));
-                if page.len() < PAGE {
+                let pairs = <(Vec<u8>, String)>::from_redis_value_refs(&page);
+                let pairs = pairs.map_err(|_| unexpected_reply(&page))?;
+                let is_last = pairs.len() < PAGE;
+                all += pairs.len();
+                for (name, score) in pairs {
+                    known = if score == since { known + 1 } else { 1 };
+                    since = score;
+                    names.extend(String::from_utf8_lossy(&name).parse::<Name>().ok());
+                }
+                if is_last {
                     return Ok(names.into_iter().collect());
                 }
             }
@@ -324,9 +332,6 @@ impl Locks {
 
 /// Number of names per request: the server takes less than a millisecond for them.
 const PAGE: usize = 1000;
-
-/// Number of names by which a page overlaps the one before: more than change between two requests.
-const OVERLAP: usize = 100;
 
 /// Most names in an index; a longer list isn't one of locks.
 const MOST_NAMES: usize = 1_000_000;

@@ -28,5 +28,5 @@ end
 -- Writes the key again, so that the runs that track it check their lock.
 redis.call('SET', lock, value, 'KEEPTTL')
 -- Tells the waiters.
-notify_first(queue, 100, 'stopping')
+notify(queue, 0, 99, 'stopping')
 return {1}

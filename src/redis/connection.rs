@@ -192,19 +192,34 @@ impl Connection {
         if self.pushes.channel.as_deref() == Some(channel) {
             return Ok(());
         }
-        self.drain_stale()?;
+        self.learn_protocol()?;
         self.pushes.channel = Some(channel.to_vec());
-        self.pushes.say_hello(&mut self.wire);
-        let until = self.wire.until();
-        self.wire.send(until)?;
-        if let Resp3::Asked(number) = self.pushes.resp3 {
-            self.answer(number, until)?;
-        }
         self.pushes.subscribe(&mut self.wire);
         if self.wire.server.part == Part::Node {
             self.ask_nodes(self.wire.timeout)?;
         }
-        self.wire.send(until)
+        self.wire.send(self.wire.until())
+    }
+
+    /// Returns true if redlock knows whether the server pushes messages over this connection.
+    pub fn knows_protocol(&self) -> bool {
+        !matches!(self.pushes.resp3, Resp3::Unasked | Resp3::Asked(_))
+    }
+
+    /// Waits until redlock knows whether the server pushes messages over this connection.
+    pub fn learn_protocol(&mut self) -> Result<(), Error> {
+        self.drain_stale()?;
+        self.pushes.say_hello(&mut self.wire);
+        let until = self.wire.until();
+        self.wire.send(until)?;
+        match self.pushes.resp3 {
+            Resp3::Asked(number) => self.answer(number, until).map(drop),
+            Resp3::Unasked => {
+                self.pushes.resp3 = Resp3::Unknown;
+                Ok(())
+            }
+            Resp3::Spoken | Resp3::Unknown => Ok(()),
+        }
     }
 
     /// Has the server notify this client of other clients' changes of these keys; see [`Pushes::track_keys`].

@@ -15,15 +15,14 @@ use anyhow::{Context as _, Result};
 
 use super::super::usage::Refusal;
 use super::background::Background;
-use super::farewell::longest_farewell;
-use super::{Acquisition, Requester, deadlock, open, random_fraction};
+use super::{Acquisition, Requester, deadlock, in_background, open, random_fraction};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::renewals::LockNews;
 use crate::decide::wait::{self, Wait, WaitLimit};
 use crate::protocol::{
-    Acquired, Busy, Claim, Client, Error, ErrorKind, Incoming, Limit, Place, Push, ReleaseMode,
-    SkipReason, WaitEdge, Who,
+    Acquired, Busy, Cause, Claim, Client, Error, ErrorKind, Incoming, Limit, Place, Push,
+    ReleaseMode, SkipReason, WaitEdge, Who,
 };
 use crate::report::{self, Outlook, Verbosity};
 use crate::signal::Signals;
@@ -143,7 +142,8 @@ impl<'a> Attempt<'a> {
     pub(super) fn run(mut self) -> Result<()> {
         let Break(end) = self.run_loop();
         let verbosity = self.verbosity();
-        let is_silent = |error: &Error| error.kind.is_unreachable();
+        // A connection that was closed says nothing about the next one.
+        let is_silent = |error: &Error| error.has_cause(Cause::Silent);
         if matches!(&end, Ok(wait::End::Failed(error)) if is_silent(error)) {
             self.acquisition.ends_by.set(Some(now() + SILENT));
         }
@@ -369,18 +369,22 @@ impl<'a> Attempt<'a> {
     /// Shows the reason for the wait, and its usual duration if the user sees messages.
     fn show(&mut self, busy: &Busy, age: Duration) -> Result<(), Error> {
         let (locks, verbosity) = (&self.acquisition.settings.locks, self.verbosity());
-        let name = self.claim.lock().name();
         let mut answer = Ok(());
         // Locks that are already held need this thread more.
         let is_free = self.held.all.is_empty() && self.client.is_open();
         if is_free && verbosity >= Verbosity::Normal && !self.asked_usual {
             self.asked_usual = true;
-            // A signal waits for this answer.
-            self.client.limit_to(longest_farewell(locks));
-            let usual = locks.usual(&mut self.client, name);
-            self.client.lift_limit();
-            answer = usual.map(|usual| self.usual = usual);
+            let (locks, name) = (locks.clone(), self.claim.lock().name().clone());
+            let usual = self.by_last_answer(|attempt| {
+                let ask = move |client: &mut Client| locks.usual(client, &name);
+                in_background(&mut attempt.client, attempt.signals, ask)
+            });
+            answer = usual.map(|usual| match usual {
+                Ok(usual) => self.usual = usual,
+                Err(signal) => self.events.push_back(wait::Event::Signal(signal)),
+            });
         }
+        let name = self.claim.lock().name();
         let outlook = Outlook {
             at: report::at_server(locks),
             this_host_only: report::this_host_only(locks),
@@ -429,6 +433,12 @@ impl<'a> Attempt<'a> {
             // all replicas must confirm, each request needs their current list.
             if place.is_some() || attempt.client.deployment.needs_all_replicas() {
                 attempt.client.follow_locks();
+            }
+            // Only a server that pushes messages over this connection can notify a waiter.
+            if place.is_some_and(|place| !place.polls) && !attempt.client.knows_protocol() {
+                let learn =
+                    in_background(&mut attempt.client, attempt.signals, Client::learn_protocol);
+                return learn.map(Result::err);
             }
             open(&mut attempt.client, attempt.signals)
         });

@@ -39,7 +39,7 @@ local function free_slot(limit, value, who)
   if value == 'redlock:shared' then return first end
   -- The slots in use sort first, then as many limits. If another client has deleted them, nobody is admitted until
   -- all members have left.
-  local used = redis.call('ZCARD', slots) / 2
+  local used = math.floor(redis.call('ZCARD', slots) / 2)
   if used == 0 then return nil end
   local smallest = redis.call('ZRANGE', slots, used, used, 'WITHSCORES')[2]
   if count + 1 > smallest - LIMITS then return nil end

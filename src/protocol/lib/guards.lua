@@ -52,7 +52,7 @@ local function keep_hold(token, value, entry, left, at_least)
   redis.call('HSET', meta, token, hold.start .. kept .. who)
   index_name(left)
   -- The next waiter must learn that the lock ends at another time. A key of another type has no waiters.
-  notify_first(line, 1, 'kept')
+  notify(line, 0, 0, 'kept')
 end
 
 -- Ends a hold, and hands the lock over. Returns true if a waiter got it.

@@ -13,9 +13,9 @@ local function send_message(id, entry, message)
   redis.pcall(PUBLISH[listens] or 'PUBLISH', channels .. id, message)
 end
 
--- Sends a message to the first waiters in a queue.
-local function notify_first(line, count, message)
-  for _, waiter in ipairs(redis.pcall('ZRANGE', line, 0, count - 1)) do
+-- Sends a message to some waiters in a queue, by their ranks.
+local function notify(line, first, last, message)
+  for _, waiter in ipairs(redis.pcall('ZRANGE', line, first, last)) do
     send_message(id(waiter), redis.pcall('HGET', waiters, waiter), message)
   end
 end

@@ -84,6 +84,8 @@ local function grant_next(value, me)
       cleared = cleared + 1
     end
   end
+  -- If this call leaves dead waiters in front, one of the newest asks again, and removes more.
+  if cleared == DEAD and granted == 0 then notify(line, -10, -1, 'kept') end
   -- Each confirmation admits further members of a large group.
   return granted > 0, cleared == DEAD, mine
 end
