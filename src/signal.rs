@@ -32,6 +32,8 @@ pub struct Signals {
     continued: Cell<bool>,
     /// True if a signal has asked redlock to end.
     asked_to_end: Cell<bool>,
+    /// No signal ends a keeper's release of its locks.
+    is_keeper: Cell<bool>,
     /// Deadline for the end of redlock, set by the first call of [`Self::left_to_end`] after such a signal.
     ends_by: Cell<Option<Moment>>,
     /// True if SIGCHLD was ignored at the start of redlock, so that the child must inherit that.
@@ -53,6 +55,7 @@ impl Signals {
             on_terminal,
             continued: Cell::new(false),
             asked_to_end: Cell::new(false),
+            is_keeper: Cell::new(false),
             ends_by: Cell::new(None),
             sigchld_ignored,
         })
@@ -73,7 +76,7 @@ impl Signals {
             };
             if !is_skipped {
                 if is_passed_up(received.signal) {
-                    self.asked_to_end.set(true);
+                    self.asked_to_end.set(!self.is_keeper.get());
                 }
                 return Ok(Some(received));
             }
@@ -92,10 +95,15 @@ impl Signals {
         Some(by.since(now()))
     }
 
+    /// Makes this process a keeper, which no signal asks to end.
+    pub fn become_keeper(&self) {
+        self.is_keeper.set(true);
+    }
+
     /// Returns the next signal that ends a waiting redlock without a COMMAND. SIGTSTP only stops redlock for a while.
     pub fn next_ending(&self) -> io::Result<Option<i32>> {
         while let Some(received) = self.next()? {
-            if ends_waiting(received.signal) {
+            if ends_waiting(received.signal) && !self.is_keeper.get() {
                 return Ok(Some(received.signal));
             }
             if received.signal == SIGTSTP {
@@ -121,6 +129,9 @@ impl Signals {
     /// Lets a signal that asks redlock to end do so at once, by its default action. No work is left that is worth a
     /// wait. Discards signals that came before.
     pub fn let_through(&self) -> io::Result<()> {
+        if self.is_keeper.get() {
+            return Ok(());
+        }
         while self.next()?.is_some() {}
         // For the first process of a system, the kernel ignores the default actions of signals.
         if std::process::id() == 1 {

@@ -239,16 +239,22 @@ impl Child {
             let _ = sys::kill(-self.pid.as_raw(), sys::SIGTERM);
         }
         let asks = |pid: Pid| {
-            if Stat::read(pid).is_some_and(|stat| stat.is_stopped) {
-                let _ = sys::kill(pid.as_raw(), sys::SIGCONT);
-            }
             // Signal 0 only checks the permission to signal a process.
             let has_got_it = reach == Reach::All
                 || (has_group && getpgid(Some(pid)) == Ok(self.pid))
                 || (reach == Reach::Group && is_in_our_group(pid));
             if has_got_it { 0 } else { sys::SIGTERM }
         };
-        self.signal_tree(kill_at, asks)
+        // A stopped process that is continued first may stop itself again before its SIGTERM.
+        let wakes = |pid: Pid| {
+            let is_stopped = Stat::read(pid).is_some_and(|stat| stat.is_stopped);
+            if is_stopped { sys::SIGCONT } else { 0 }
+        };
+        let mut refused = self.signal_tree(kill_at, asks);
+        refused.extend(self.signal_tree(kill_at, wakes));
+        refused.sort();
+        refused.dedup();
+        refused
     }
 
     /// Sends SIGTERM to the members of the tree that SIGINT has not ended: those

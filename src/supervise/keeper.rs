@@ -89,6 +89,9 @@ pub fn leave_behind(
         return Ok(None);
     }
     stderr::silence();
+    signals.become_keeper();
+    // Reading /proc takes descriptors. Without them a live process would look dead.
+    sys::lift_limits();
     let mut child = Child {
         pid: target.pid,
         own_group: false,

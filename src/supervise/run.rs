@@ -150,13 +150,16 @@ impl<'a> Supervision<'a> {
                 self.look_whether_stopped();
                 continue;
             }
-            // A keeper forwards only SIGTERM. Once it has killed the
-            // script, a signal means that nobody should wait for the rest.
-            if self.child.script.is_some() && !self.session.has_killed() {
-                if received.signal == SIGTERM {
-                    self.child.forward(SIGTERM);
+            // A keeper heeds only SIGTERM, which it forwards. Once it has killed
+            // the script, SIGTERM means that nobody should wait for the rest.
+            if self.child.script.is_some() {
+                if received.signal != SIGTERM {
+                    continue;
                 }
-                continue;
+                if !self.session.has_killed() {
+                    self.child.forward(SIGTERM);
+                    continue;
+                }
             }
             if ends_waiting(received.signal) {
                 self.signal.get_or_insert(received.signal);

@@ -206,7 +206,8 @@ impl Tree {
                 is_whole = false;
                 break;
             }
-            if stat.has_ended || stat.is_keeper() || stat.pid == Pid::this() {
+            let is_root = stat.pid == self.root && !self.root_has_ended;
+            if stat.has_ended || stat.is_keeper() || is_root || stat.pid == Pid::this() {
                 continue;
             }
             let text = environment(stat.pid);

@@ -168,6 +168,24 @@ fn a_script_whose_lock_is_lost_is_stopped_with_all_it_runs_and_killed_if_it_igno
 }
 
 #[test]
+fn a_program_that_a_script_becomes_gets_one_sigterm() {
+    let redis = Redis::left_empty();
+    // The worker shuts down at the first SIGTERM. A second SIGTERM would be an order to abort.
+    let worker = r#"exec python3 -c '
+import signal, sys, time
+terms = []
+signal.signal(signal.SIGTERM, lambda *_: terms.append(1))
+print("works", flush=True)
+while not terms: signal.pause()
+time.sleep(0.5)
+sys.exit(len(terms))'"#;
+    let mut script = holder(&redis, "--ttl 6s -k 5s", worker);
+    script.expect_line("works");
+    ends(&redis, "stop -q a").assert_code(0);
+    script.finish().assert_code(1);
+}
+
+#[test]
 fn with_on_lost_warn_a_script_may_hear_of_a_loss_or_a_stop_and_goes_on() {
     let rest = r#"trap 'echo heard' URG; echo set
         while [ ! -e "$HOME/end" ]; do sleep 0.05; done; echo over"#;
