@@ -82,6 +82,28 @@ fn a_lock_is_handed_over_on_slow_lines_and_if_its_confirmation_is_lost() {
 }
 
 #[test]
+fn a_lock_whose_grant_is_lost_with_its_connection_is_released_over_a_slow_line() {
+    side_by_side([20, 200, 400], |round_trip| {
+        let redis = Redis::with(&["--user", "far", "on", ">pw", "~*", "&*", "+@all"]);
+        load_scripts(&redis);
+        ends(&redis, "run a -- true").assert_code(0);
+        let proxy = Proxy::with(&redis, |request| {
+            match (&*request.operation, request.before) {
+                ("take", 0) => Action::Cut(0),
+                // The first release is sent over the connection that is closed.
+                ("release", 0) => Action::LoseRequest,
+                _ => Action::Pass,
+            }
+        });
+        proxy.set_round_trip(MS * round_trip);
+        let url = proxy.url().replace("redis://", "redis://far:pw@");
+        let run = words!("run --no-wait --ttl 1m --url {} a -- true", &url);
+        outcome(&mut redis.redlock(run)).assert_code(69);
+        assert!(!redis.is_held("a"), "{round_trip} ms: {proxy:?}");
+    });
+}
+
+#[test]
 fn command_waits_for_the_confirmation_if_the_grant_is_not_enough() {
     // Confirmation comes first if others must know of the start, the reply decides about it, or the run has another lock before
     // this one.
