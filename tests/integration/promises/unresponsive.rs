@@ -160,6 +160,34 @@ fn one_signal_ends_a_wait_and_a_run_of_one_lock_or_many_whose_release_is_not_ans
 }
 
 #[test]
+fn one_signal_ends_a_wait_that_reconnects_to_a_silent_server() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
+    let (asks, asked) = std::sync::mpsc::channel();
+    // The waiter has a place when its connection ends. The next connection has no answer.
+    let proxy = Proxy::with(&redis, move |request| {
+        match (&*request.operation, request.before) {
+            ("heartbeat", _) => Action::Reset,
+            ("HELLO", 1..) => {
+                let _ = asks.send(());
+                Action::LoseRequest
+            }
+            _ => Action::Pass,
+        }
+    });
+    let line = "REDLOCK_REDIS_TIMEOUT=1h run --ttl 1h a -- true";
+    let mut waiter = redis.redlock(&words(line, &[]));
+    waiter.env("REDLOCK_URL", proxy.url());
+    let waiter = Running::start(&mut waiter);
+    asked.recv_timeout(crate::support::TIMEOUT).unwrap();
+    let began = Instant::now();
+    send(waiter.pid(), libc::SIGTERM);
+    waiter.finish().assert_killed_by(libc::SIGTERM);
+    assert_took_less(began, Duration::from_secs(15));
+}
+
+#[test]
 fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
     let redis = Redis::start();
     load_scripts(&redis);
