@@ -347,10 +347,10 @@ fn a_process_that_a_script_starts_on_sigterm_is_killed_with_it() {
 /// Script of a descendant that waits at the gate, without the standard streams.
 const AT_THE_GATE: &str = r#"sh -c 'echo $$ >"$HOME/pid"; read go <"$HOME/gate"' >/dev/null 2>&1"#;
 
-/// Waits for the descendant at the gate. Returns its pid.
+/// Waits for the descendant at the gate. Returns its pid, from this file.
 #[track_caller]
-fn at_the_gate(redis: &Redis) -> i32 {
-    let path = redis.dir.path().join("pid");
+fn at_the_gate(redis: &Redis, file: &str) -> i32 {
+    let path = redis.dir.path().join(file);
     await_some("it waits at the gate", || {
         let text = fs::read_to_string(&path).unwrap_or_default();
         text.ends_with('\n').then(|| text.trim().parse().unwrap())
@@ -386,7 +386,7 @@ fn with_children_the_lock_of_a_run_or_a_script_is_held_until_the_last_descendant
             Running::start(&mut redis.run(&format!("{RENEWED_OFTEN} a"), &command))
         };
         let command = run.pid_after("command");
-        let descendant = at_the_gate(&redis);
+        let descendant = at_the_gate(&redis, "pid");
         wait_until("COMMAND has ended", || !is_alive(command));
         redis.await_renewals("a", 2);
         ends(&redis, "run -n a -- true").assert_code(75);
@@ -486,7 +486,8 @@ fn without_with_children_descendants_of_a_command_or_script_that_ended_by_itself
     for (is_script, code) in [(false, 0), (false, 3), (true, 0)] {
         let redis = Redis::left_empty();
         let mut gate = Gate::new(&redis);
-        let command = format!("setsid {AT_THE_GATE} & {AT_THE_GATE} & echo started; exit {code}");
+        let other = AT_THE_GATE.replace("/pid", "/other");
+        let command = format!("setsid {AT_THE_GATE} & {other} & echo started; exit {code}");
         let run = if is_script {
             after("", &redis, "--ttl 60s", &command)
         } else {
@@ -494,11 +495,13 @@ fn without_with_children_descendants_of_a_command_or_script_that_ended_by_itself
         };
         run.finish().assert_code(code).assert_silent();
         redis.await_free("a");
-        let descendant = at_the_gate(&redis);
-        assert!(is_alive(descendant));
+        let descendants = ["pid", "other"].map(|file| at_the_gate(&redis, file));
+        assert!(descendants.into_iter().all(is_alive));
         gate.open();
         gate.open();
-        wait_until("it has exited", || !is_alive(descendant));
+        wait_until("both have exited", || {
+            !descendants.into_iter().any(is_alive)
+        });
     }
 }
 
