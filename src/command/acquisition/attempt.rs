@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 
 use super::super::usage::Refusal;
 use super::background::Background;
-use super::{Acquisition, Requester, deadlock, in_background, open, random_fraction};
+use super::{Acquisition, Requester, cannot_wait, deadlock, random_fraction};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::renewals::LockNews;
@@ -28,6 +28,7 @@ use crate::report::{self, Outlook, Verbosity};
 use crate::signal::Signals;
 use crate::supervise::HeldLocks;
 use crate::supervise::process;
+use crate::sys::poll;
 use crate::sys::poll::sleep;
 use crate::systemd;
 
@@ -377,7 +378,7 @@ impl<'a> Attempt<'a> {
             let (locks, name) = (locks.clone(), self.claim.lock().name().clone());
             let usual = self.by_last_answer(|attempt| {
                 let ask = move |client: &mut Client| locks.usual(client, &name);
-                in_background(&mut attempt.client, attempt.signals, ask)
+                attempt.in_background(ask)
             });
             answer = usual.map(|usual| match usual {
                 Ok(usual) => self.usual = usual,
@@ -426,6 +427,43 @@ impl<'a> Attempt<'a> {
         answer
     }
 
+    /// Does `work` with the connection in a thread. Meanwhile renews the locks that are already held. Returns a
+    /// signal that ends the wait if the signal comes first; the connection is lost then.
+    fn in_background<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Client) -> Result<T, Error> + Send + 'static,
+    ) -> Result<Result<T, i32>, Error> {
+        let mut client = self.client.hand_over();
+        let work = move || {
+            let result = work(&mut client);
+            (result, client)
+        };
+        let running = Background::start(work).map_err(cannot_wait)?;
+        loop {
+            self.timer.set(self.held.due()).map_err(cannot_wait)?;
+            let own = [
+                Some(self.signals.as_fd()),
+                Some(running.as_fd()),
+                Some(self.timer.as_fd()),
+            ];
+            let fds = own.into_iter().chain(self.held.poll_fds());
+            poll::sleep(fds, None).map_err(cannot_wait)?;
+            if let Some(signal) = self.signals.next_ending().map_err(cannot_wait)? {
+                return Ok(Err(signal));
+            }
+            let news = self.held.news().into_iter().map(wait::Event::News);
+            self.events.extend(news);
+            if self.held.renewals.renewal_is_due(now()) {
+                self.held.renew();
+            }
+            if let Some((result, client)) = running.finished() {
+                self.client = client;
+                self.client.lift_limit();
+                return result.map(Ok);
+            }
+        }
+    }
+
     /// Sends the request for the lock.
     fn ask(&mut self, place: Option<Place>) -> Result<(), Error> {
         let opened = self.by_last_answer(|attempt| {
@@ -436,11 +474,14 @@ impl<'a> Attempt<'a> {
             }
             // Only a server that pushes messages over this connection can notify a waiter.
             if place.is_some_and(|place| !place.polls) && !attempt.client.knows_protocol() {
-                let learn =
-                    in_background(&mut attempt.client, attempt.signals, Client::learn_protocol);
-                return learn.map(Result::err);
+                return attempt
+                    .in_background(Client::learn_protocol)
+                    .map(Result::err);
             }
-            open(&mut attempt.client, attempt.signals)
+            if attempt.client.is_open() {
+                return Ok(None);
+            }
+            attempt.in_background(Client::open).map(Result::err)
         });
         if let Some(signal) = opened? {
             self.events.push_back(wait::Event::Signal(signal));

@@ -9,6 +9,7 @@ mod deadlock;
 mod farewell;
 
 use std::cell::Cell;
+use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -304,37 +305,27 @@ pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, Error
     if client.is_open() {
         return Ok(None);
     }
-    in_background(client, signals, Client::open).map(Result::err)
-}
-
-/// Does `work` with the connection in a thread. Returns its result, or a signal that ends this process
-/// if the signal arrives before the work is done; the connection is lost then.
-pub fn in_background<T: Send + 'static>(
-    client: &mut Client,
-    signals: &Signals,
-    work: impl FnOnce(&mut Client) -> Result<T, Error> + Send + 'static,
-) -> Result<Result<T, i32>, Error> {
-    let failed = |error| {
-        let line = format!("can't wait for Redis: {error}");
-        Error::new(ErrorKind::Internal, line)
-    };
     let mut other = client.hand_over();
-    let running = move || {
-        let result = work(&mut other);
-        (result, other)
-    };
-    let running = Background::start(running).map_err(failed)?;
+    let opening = Background::start(move || other.open().map(|()| other)).map_err(cannot_wait)?;
     loop {
-        poll::sleep([Some(signals.as_fd()), Some(running.as_fd())], None).map_err(failed)?;
-        if let Some(signal) = signals.next_ending().map_err(failed)? {
-            return Ok(Err(signal));
+        poll::sleep([Some(signals.as_fd()), Some(opening.as_fd())], None).map_err(cannot_wait)?;
+        if let Some(signal) = signals.next_ending().map_err(cannot_wait)? {
+            return Ok(Some(signal));
         }
-        if let Some((result, other)) = running.finished() {
-            *client = other;
+        if let Some(opened) = opening.finished() {
+            *client = opened?;
             client.lift_limit();
-            return result.map(Ok);
+            return Ok(None);
         }
     }
+}
+
+/// Returns the error of a system call that waiting needs.
+fn cannot_wait(error: impl Display) -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        format!("can't wait for Redis: {error}"),
+    )
 }
 
 /// Sleeps until `moment`. Returns the signal that interrupted the sleep, if any.
