@@ -188,6 +188,40 @@ fn one_signal_ends_a_wait_that_reconnects_to_a_silent_server() {
 }
 
 #[test]
+fn held_locks_are_renewed_while_a_waiter_reconnects_to_a_silent_server() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
+    let (asks, asked) = std::sync::mpsc::channel();
+    let (mut renews, mut is_cut) = (false, false);
+    // The connection that renews works. That of the waiter ends, and its next one has no answer.
+    let proxy = Proxy::with(&redis, move |request| {
+        renews |= request.operation == "check";
+        match &*request.operation {
+            "heartbeat" if renews => {
+                is_cut = true;
+                Action::Reset
+            }
+            "HELLO" if is_cut => {
+                let _ = asks.send(());
+                Action::LoseRequest
+            }
+            _ => Action::Pass,
+        }
+    });
+    let line = "REDLOCK_REDIS_TIMEOUT=1h run --ttl 12s a b -- true";
+    let mut waiter = redis.redlock(&words(line, &[]));
+    waiter.env("REDLOCK_URL", proxy.url());
+    let mut waiter = Running::start(&mut waiter);
+    asked.recv_timeout(crate::support::TIMEOUT).unwrap();
+    let renewals = || proxy.answered("renew") + proxy.answered("prolong");
+    let before = renewals();
+    wait_until("the held lock is renewed", || renewals() > before + 1);
+    assert!(!waiter.has_ended());
+    waiter.kill();
+}
+
+#[test]
 fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
     let redis = Redis::start();
     load_scripts(&redis);
