@@ -2,6 +2,7 @@
 
 use crate::promises::watchdog::assert_holds_nothing;
 use crate::support::prelude::*;
+use crate::support::proxy::{Action, Proxy, load_scripts};
 
 /// Starts a script that holds the lock "a" from its `ready` line on; `rest` follows.
 fn holder(redis: &Redis, options: &str, rest: &str) -> Running {
@@ -165,6 +166,34 @@ fn a_script_whose_lock_is_lost_is_stopped_with_all_it_runs_and_killed_if_it_igno
             !is_alive(child) && !is_alive(keeper)
         });
     }
+}
+
+#[test]
+fn a_keeper_that_got_a_signal_still_repeats_a_release_that_is_lost() {
+    let redis = Redis::left_empty();
+    load_scripts(&redis);
+    // The server gets nothing for longer than a run that got a signal would try.
+    let mut began = None;
+    let proxy = Proxy::with(&redis, move |request| {
+        let is_release = request.operation == "release";
+        let mut is_early = || began.get_or_insert_with(Instant::now).elapsed().as_millis() < 1500;
+        if is_release && is_early() {
+            Action::LoseRequest
+        } else {
+            Action::Pass
+        }
+    });
+    let server = format!(
+        "export REDLOCK_URL={} REDLOCK_REDIS_TIMEOUT=2s",
+        proxy.url()
+    );
+    let mut gate = Gate::new(&redis);
+    let script = after(&server, &redis, "--ttl 1h", "read go <gate");
+    // A keeper heeds only SIGTERM.
+    send(keeper(&script), libc::SIGHUP);
+    gate.open();
+    script.finish().assert_code(0);
+    redis.await_free("a");
 }
 
 #[test]
