@@ -31,6 +31,8 @@ fn help_prints_each_page_as_the_text_that_man_makes_of_it() {
         let words: Vec<&str> = texts[0].split_whitespace().collect();
         assert_eq!(words, words_between(&page), "{file}");
     }
+    let run = outcome(&mut redlock(&["help", "run"])).stdout;
+    assert!(run.contains("\nOPTIONS\n") && run.contains("\n   Waiting\n"));
     let list = outcome(&mut redlock(&["help"]));
     assert!(list.stdout.contains("\nSubcommands:\n"), "{list:?}");
     let unknown = outcome(&mut redlock(&["help", "lock"]));
