@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 
 use super::super::usage::Refusal;
 use super::background::Background;
-use super::{Acquisition, Requester, cannot_wait, deadlock, random_fraction};
+use super::{Acquisition, Requester, deadlock, in_background, random_fraction};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::renewals::LockNews;
@@ -427,41 +427,22 @@ impl<'a> Attempt<'a> {
         answer
     }
 
-    /// Does `work` with the connection in a thread. Meanwhile renews the locks that are already held. Returns a
-    /// signal that ends the wait if the signal comes first; the connection is lost then.
+    /// Does `work` as [`in_background`] does. Meanwhile renews the locks that are already held.
     fn in_background<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Client) -> Result<T, Error> + Send + 'static,
     ) -> Result<Result<T, i32>, Error> {
-        let mut client = self.client.hand_over();
-        let work = move || {
-            let result = work(&mut client);
-            (result, client)
-        };
-        let running = Background::start(work).map_err(cannot_wait)?;
-        loop {
-            self.timer.set(self.held.due()).map_err(cannot_wait)?;
-            let own = [
-                Some(self.signals.as_fd()),
-                Some(running.as_fd()),
-                Some(self.timer.as_fd()),
-            ];
-            let fds = own.into_iter().chain(self.held.poll_fds());
-            poll::sleep(fds, None).map_err(cannot_wait)?;
-            if let Some(signal) = self.signals.next_ending().map_err(cannot_wait)? {
-                return Ok(Err(signal));
-            }
+        in_background(&mut self.client, self.signals, work, |own| {
+            self.timer.set(self.held.due())?;
+            let own = own.into_iter().chain([Some(self.timer.as_fd())]);
+            poll::sleep(own.chain(self.held.poll_fds()), None)?;
             let news = self.held.news().into_iter().map(wait::Event::News);
             self.events.extend(news);
             if self.held.renewals.renewal_is_due(now()) {
                 self.held.renew();
             }
-            if let Some((result, client)) = running.finished() {
-                self.client = client;
-                self.client.lift_limit();
-                return result.map(Ok);
-            }
-        }
+            Ok(())
+        })
     }
 
     /// Sends the request for the lock.

