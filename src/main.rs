@@ -36,11 +36,12 @@ mod file;
 #[cfg(any(test, fuzzing))]
 #[path = "../tests/fuzz/mod.rs"]
 mod fuzz;
+mod job;
 mod pattern;
 mod protocol;
 mod reason;
-mod redis;
 mod report;
+mod server;
 mod shell;
 mod signal;
 mod stderr;
@@ -48,6 +49,7 @@ mod supervise;
 mod sys;
 mod systemd;
 mod typed;
+mod usage;
 mod variables;
 
 use std::ffi::OsString;
@@ -61,14 +63,14 @@ fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     if std::env::var_os(command::COMPLETES).is_some() {
         let exit = command::complete(&words);
-        let exit = exit.unwrap_or_else(|error| command::fail(&error, &[]));
+        let exit = exit.unwrap_or_else(|error| usage::fail(&error, &[]));
         return exit.code().into();
     }
     let (exit, is_evaluated) = match typed::read_usual(&words) {
         Some(cli) => (perform(cli), false),
         None => by_clap(&words),
     };
-    let exit = exit.unwrap_or_else(|error| command::fail(&error, &words));
+    let exit = exit.unwrap_or_else(|error| usage::fail(&error, &words));
     if is_evaluated {
         command::fail_eval(exit);
     }

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use super::usage::{name, refuse_url};
 use crate::pattern::{is_pattern, matches, natural_cmp};
 use crate::protocol::{Client, Error, Locks, Name, Which};
+use crate::usage::{name, refuse_url};
 
 /// Names and patterns of locks. If both are empty, all locks are selected.
 #[derive(Debug)]

@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::usage::{is_private_url, program_path};
 use crate::cli::is_shell;
 use crate::protocol::Name;
 use crate::report::quote;
 use crate::typed;
+use crate::usage::{is_private_url, program_path};
 
 /// Completes a line that lacks one kind of word.
 type Complete = fn(&[OsString]) -> Option<Vec<OsString>>;

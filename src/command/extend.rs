@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::job;
-use super::usage::refuse;
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
+use crate::job::surrounding;
 use crate::protocol::{Claim, LeaseState};
 use crate::report;
+use crate::usage::refuse;
 
 /// Longest duration of a request that needs no repetition with more time.
 const NEGLIGIBLE: Duration = Duration::from_millis(20);
@@ -19,7 +19,7 @@ const NEGLIGIBLE: Duration = Duration::from_millis(20);
 /// Checks that the locks belong to this job, and extends their leases to at least the requested time.
 pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     settings.replicate()?;
-    let claims = match job::claims(&options.ours, settings)? {
+    let claims = match surrounding::claims(&options.ours, settings)? {
         Ok(claims) => claims,
         Err(name) => {
             let line = format!(

@@ -11,10 +11,10 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::usage::refuse;
 use crate::cli;
 use crate::config::BadConfig;
 use crate::decide::exit::Exit;
+use crate::usage::refuse;
 use crate::variables::FENCE;
 
 /// Number of tries to lock FILE, and the pause between them: 10 s in all. A `redlock fence` locks the file

@@ -5,17 +5,17 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::change::{change, with_last_words};
-use super::identity::own_request;
 use super::looks::Looks;
 use super::never_used::{mistaken, refuse_mistaken};
-use super::usage::{parse_names, refuse};
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration;
+use crate::job::identity::own_request;
 use crate::protocol::{Busy, Client, FreezeReply, Inspected, Name, Who};
 use crate::report;
+use crate::usage::{parse_names, refuse};
 
 /// Freezes locks, so that they get no new holder.
 pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {

@@ -6,10 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use nix::unistd::{getpid, getsid};
 
-use super::acquisition::{self, expect_no};
-use super::identity::{own_identity, shortened};
 use super::run::{cannot_run, prepare};
-use super::usage::{Refusal, parse_names, refuse};
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
@@ -17,6 +14,8 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
 use crate::decide::session::Policy;
 use crate::file;
+use crate::job::identity::{own_identity, shortened};
+use crate::job::{self, expect_no};
 use crate::protocol::{Admitted, Claim, Client, Guard, KILL_AFTER, LeaseState, Name, Who};
 use crate::reason::reason;
 use crate::report;
@@ -25,6 +24,7 @@ use crate::stderr;
 use crate::supervise::environment::{self, JobHold};
 use crate::supervise::run::{EventSources, Terms as RunTerms, Work, supervise};
 use crate::supervise::{HeldLock, HeldLocks};
+use crate::usage::{Refusal, parse_names, refuse};
 use crate::variables::HELD;
 
 /// Runs COMMAND under locks of this job.
@@ -47,7 +47,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     let mut sources = EventSources::new(on_terminal)?;
     let mut holds = HeldLocks::none(settings.locks.client());
     let _unread = stderr::Guard::new();
-    expect_no(acquisition::open(&mut holds.client, &sources.signals)?)?;
+    expect_no(job::open(&mut holds.client, &sources.signals)?)?;
     let names: Vec<Name> = wanted.iter().map(|hold| hold.name.clone()).collect();
     let admitted = admit_all(&wanted, &who, kill_after, settings, &mut holds);
     // A signal ends the guard, even if it has just been admitted.
@@ -198,7 +198,7 @@ fn admit_all(
 fn leave_all(mut holds: HeldLocks, settings: &Settings, signals: &Signals) {
     let within = || {
         let _ = signals.next_ending();
-        acquisition::left_to_end(&settings.locks, signals)
+        job::left_to_end(&settings.locks, signals)
     };
     holds.reclaim_client(within().map(|all| all / 4), || {});
     let until = now() + holds.client.longest(2);
@@ -209,7 +209,7 @@ fn leave_all(mut holds: HeldLocks, settings: &Settings, signals: &Signals) {
         let leave = |client: &mut Client| {
             let left = until.since(now());
             let left = within().map_or(left, |within| left.min(within / 2));
-            client.limit_to(left.max(acquisition::TO_SEND));
+            client.limit_to(left.max(job::TO_SEND));
             guard.leave(client)
         };
         // The first connection may be broken, so a second try gets a new one.

@@ -9,9 +9,9 @@ use anyhow::Result;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::mistakes::print_help;
-use super::usage::refuse;
 use crate::cli;
 use crate::decide::exit::Exit;
+use crate::usage::refuse;
 use crate::{report, sys, typed};
 
 // Defines `PAGES`, the file names and texts of all pages.

@@ -9,11 +9,11 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue as Context, ErrorKind};
 
 use super::corrections::{corrected, reads};
-use super::usage::with_help;
 use crate::cli;
 use crate::decide::exit::Exit;
 use crate::report;
 use crate::typed;
+use crate::usage::with_help;
 
 /// Answers a command line that clap rejects: prints help to stdout, or the mistake to stderr.
 pub fn usage(error: &clap::Error, words: &[OsString]) -> Result<Exit> {

@@ -1,8 +1,6 @@
-//! The subcommands, a module each, and their shared parts: this
-//! process's identity, usage errors, and corrected command lines.
+//! The subcommands, a module each, and what they share: the choice of holders, and corrected command lines.
 
 mod acquire;
-mod acquisition;
 mod asked;
 mod change;
 mod completions;
@@ -16,20 +14,16 @@ mod freeze;
 mod fuzz;
 mod guard;
 mod history;
-mod identity;
-mod job;
 mod json;
 mod looks;
 mod manual;
 mod mistakes;
 mod never_used;
-mod privacy;
 mod release;
 mod run;
 mod selection;
 mod status;
 mod stop;
-mod usage;
 mod version;
 
 use crate::report;
@@ -48,10 +42,9 @@ pub use self::release::release;
 pub use self::run::run;
 pub use self::status::status;
 pub use self::stop::stop;
-pub use self::usage::fail;
 pub use self::version::version;
 
 /// Adds this `--url`, without its password, to all commands that messages suggest.
 pub fn remember_url(url: &str) {
-    report::remember_url(privacy::masked_url(url));
+    report::remember_url(crate::job::privacy::masked_url(url));
 }

@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 
-use super::usage::refuse;
 use crate::decide::exit::Exit;
 use crate::pattern::{natural_cmp, nearest};
 use crate::protocol::{Client, Error, Inspected, Locks, Name, Record, Which};
 use crate::report;
+use crate::usage::refuse;
 
 /// Returns a message about the first lock that was never used but whose name is similar to a used one.
 ///

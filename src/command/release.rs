@@ -3,27 +3,27 @@
 use anyhow::{Context, Result};
 
 use super::change::change;
-use super::identity::own_request;
-use super::job;
 use super::selection::{Selection, is_watched, kept, look, not_the_holder, select};
-use super::usage::{Refusal, name, refuse};
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
+use crate::job::identity::own_request;
+use crate::job::surrounding;
 use crate::protocol::{
     Busy, Claim, Client, Forced, Hold, Inspected, Key, Name, ReleaseMode, Released,
 };
 use crate::report;
 use crate::supervise::environment;
+use crate::usage::{Refusal, name, refuse};
 
 /// Releases the locks of a job, or forces a lock free.
 pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
     if options.force {
         let given = options.ours.name.clone().or_else(environment::names);
-        let name = name(&given.ok_or_else(|| Refusal(Exit::Usage, job::NO_NAME.into()))?)?;
+        let name = name(&given.ok_or_else(|| Refusal(Exit::Usage, surrounding::NO_NAME.into()))?)?;
         return force(&name, options, settings);
     }
-    let claims = match job::claims(&options.ours, settings)? {
+    let claims = match surrounding::claims(&options.ours, settings)? {
         Ok(claims) => claims,
         Err(name) => return refuse_without_token(&name, settings),
     };

@@ -3,11 +3,11 @@
 use anyhow::Result;
 
 use super::never_used::{is_unused, refuse_mistaken};
-use super::usage::refuse;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{Client, Hold, Inspected, Kept, Key, Name, Waiting};
 use crate::report;
+use crate::usage::refuse;
 
 /// Result of a selection.
 #[derive(Debug)]

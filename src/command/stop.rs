@@ -6,19 +6,19 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::change::{change, with_last_words};
-use super::identity::own_request;
 use super::looks::Looks;
 use super::selection::{Selection, is_watched, kept, look, select};
-use super::usage::{name, refuse};
 use crate::cli;
 use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
+use crate::job::identity::own_request;
 use crate::protocol::{
     Client, Error, HistoryEntry, Hold, HoldOutcome, Inspected, Kept, Lock, LockHistory, Name,
 };
 use crate::report;
+use crate::usage::{name, refuse};
 
 /// Asks holders to stop, and waits for them unless `--no-wait` is given.
 pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {

@@ -8,7 +8,7 @@ use super::scripts::{
     self, array, count, entry, flag, left, milliseconds, number, slot, some_text, unexpected_reply,
 };
 use super::who::{Frozen, Holder, Limit, Who};
-use crate::redis::error::Error;
+use crate::server::error::Error;
 
 /// The answer to [`super::Claim::acquire`].
 #[derive(Clone, Debug)]

@@ -16,15 +16,15 @@ use super::answer::{Acquired, acquired};
 use super::grant::Grant;
 use super::scripts::{ACQUIRE, Script, TAKE, array, lossy_text};
 use super::token::Token;
-use crate::redis::call::Call;
-use crate::redis::connection::Connection;
-use crate::redis::deployment::Deployment;
-use crate::redis::error::Error;
-pub use crate::redis::left;
-use crate::redis::refusal::from_server;
-use crate::redis::server::Server;
-pub use crate::redis::wire::Push;
-use crate::redis::wire::Received;
+use crate::server::call::Call;
+use crate::server::connection::Connection;
+use crate::server::deployment::Deployment;
+use crate::server::endpoint::Server;
+use crate::server::error::Error;
+pub use crate::server::left;
+use crate::server::refusal::from_server;
+pub use crate::server::wire::Push;
+use crate::server::wire::Received;
 
 /// A connection to Redis, open or to be opened by the next request.
 pub struct Client {

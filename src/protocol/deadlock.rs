@@ -20,8 +20,8 @@ use super::locks::Locks;
 use super::name::{Name, blocked_key};
 use super::scripts::lossy_text;
 use super::who::{Limit, Who};
-use crate::redis::error::{Error, ErrorKind};
-use crate::redis::pushes::PRESENCE_CHECK;
+use crate::server::error::{Error, ErrorKind};
+use crate::server::pushes::PRESENCE_CHECK;
 
 /// A waiter of a job that holds something: an edge of the wait-for graph.
 #[derive(Clone, Debug)]

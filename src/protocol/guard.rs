@@ -15,8 +15,8 @@ use super::client::Client;
 use super::scripts::{self, GUARD, LEAVE, array, entry, left, unexpected_reply};
 use super::token::random_bits;
 use super::who::{Who, words};
-use crate::redis::call::Call;
-use crate::redis::error::{Error, ErrorKind};
+use crate::server::call::Call;
+use crate::server::error::{Error, ErrorKind};
 
 /// A guard of a hold.
 #[derive(Clone, Debug)]

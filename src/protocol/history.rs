@@ -12,7 +12,7 @@ use super::locks::Locks;
 use super::name::Name;
 use super::scripts::{HISTORY, SKIP, array, is_id, lossy_text, number, unexpected_reply};
 use super::who::{self, Holder, Limit, Who};
-use crate::redis::error::Error;
+use crate::server::error::Error;
 
 /// Known holds of a lock, and runs that ended without it.
 #[derive(Clone, Debug)]

@@ -17,8 +17,8 @@ use super::scripts::{
     unexpected_reply,
 };
 use super::who::{Frozen, Holder, Limit, Waiter, Who};
-use crate::redis::connection::Connection;
-use crate::redis::error::{Error, quoted};
+use crate::server::connection::Connection;
+use crate::server::error::{Error, quoted};
 
 /// Snapshot of a lock.
 #[derive(Clone, Debug)]

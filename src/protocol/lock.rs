@@ -10,8 +10,8 @@ use super::scripts::{
     FORCE, FREEZE, STOP, Script, THAW, count, cursor, entry, in_parts, unexpected_reply,
 };
 use super::who::{Holder, Waiter, Who};
-use crate::redis::call::Call;
-use crate::redis::error::Error;
+use crate::server::call::Call;
+use crate::server::error::Error;
 
 /// The keys of a lock, in the order in which the scripts take them.
 const KEYS: [&str; 12] = [

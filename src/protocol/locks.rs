@@ -9,14 +9,14 @@ use super::client::Client;
 use super::lock::Lock;
 use super::name::{Keys, Name};
 use super::scripts::COMMANDS;
-use crate::redis::deployment::Deployment;
-use crate::redis::error::Error;
-use crate::redis::nodes::Nodes;
-use crate::redis::redis_cli::RedisCli;
-use crate::redis::server::Server;
-use crate::redis::slot::{hash_slot, hash_tag};
-use crate::redis::tls::TlsFiles;
-use crate::redis::url::UrlOrigin;
+use crate::server::deployment::Deployment;
+use crate::server::endpoint::Server;
+use crate::server::error::Error;
+use crate::server::nodes::Nodes;
+use crate::server::redis_cli::RedisCli;
+use crate::server::slot::{hash_slot, hash_tag};
+use crate::server::tls::TlsFiles;
+use crate::server::url::UrlOrigin;
 
 /// Largest difference between the clocks of servers that take over from each other; NTP keeps them much closer.
 const CLOCK_SKEW: Duration = Duration::from_millis(500);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::pattern::is_pattern;
-use crate::redis::slot::{hash_slot, hash_tag, key_of_prefix, number_in};
+use crate::server::slot::{hash_slot, hash_tag, key_of_prefix, number_in};
 
 /// A lock's name: 1–200 bytes of UTF-8 without white space, control characters, `*`, `?` or unbalanced braces
 /// (Redis Cluster reads braces as a hash tag). A name doesn't begin with a dash, because whoever may write to

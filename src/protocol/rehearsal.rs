@@ -16,8 +16,8 @@ use super::locks::Locks;
 use super::scripts::{FORCE, FREE, FREEZE, HISTORY, SKIP, STOP, TAKE, THAW, number};
 use super::token::random_bits;
 use super::who::{Limit, Who};
-use crate::redis::call::Call;
-use crate::redis::error::{Error, ErrorKind};
+use crate::server::call::Call;
+use crate::server::error::{Error, ErrorKind};
 
 /// TTL of the rehearsal's lock.
 const TTL: Duration = Duration::from_secs(5);

@@ -10,9 +10,9 @@ use std::time::Duration;
 use redis::Value;
 
 use super::who::SLOTS;
-pub use crate::redis::call::Script;
-use crate::redis::error::{Error, ErrorKind};
-pub(super) use crate::redis::reply::{
+pub use crate::server::call::Script;
+use crate::server::error::{Error, ErrorKind};
+pub(super) use crate::server::reply::{
     array, count, flag, lossy_text, milliseconds, number, number_to, some_text, unexpected_reply,
 };
 
@@ -115,7 +115,7 @@ mod tests {
         };
         let permitted = words(COMMANDS);
         assert_eq!(permitted, words(rules));
-        for rule in crate::redis::cluster::RULES.split(' ') {
+        for rule in crate::server::cluster::RULES.split(' ') {
             assert!(rest.contains(rule), "{rule}");
         }
         let files = ["src/protocol", "src/protocol/lib"].map(|path| fs::read_dir(path).unwrap());

@@ -5,7 +5,7 @@ use std::fmt;
 use sha1_smol::Sha1;
 
 use super::who::Who;
-use crate::redis::error::{Error, ErrorKind};
+use crate::server::error::{Error, ErrorKind};
 
 /// The token of a hold. Its `Debug` output doesn't reveal it.
 #[derive(Clone, PartialEq, Eq)]

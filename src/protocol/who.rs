@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::duration::milliseconds;
-use crate::redis::reply::MAX_EXACT_INT;
+use crate::server::reply::MAX_EXACT_INT;
 
 /// Most holders of a lock that have slots, and so the largest slot.
 pub const SLOTS: u32 = 9999;

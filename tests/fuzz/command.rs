@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::privacy;
 use crate::fuzz::tests::cases;
+use crate::job::privacy;
 use crate::supervise::environment::{JobHold, read_held};
 
 /// Command lines with a placeholder for a secret.

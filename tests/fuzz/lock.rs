@@ -13,18 +13,18 @@ use super::who::Waiter;
 use super::{Error, Frozen, Holder, Name, TlsFiles, Token, UrlOrigin, Who};
 use crate::fuzz::{Target, assert_safe_line, texts};
 use crate::protocol::grant::Grant;
-use crate::redis::call::Call;
-use crate::redis::deployment::Deployment;
-use crate::redis::nodes::{Nodes, Redirect};
-use crate::redis::refusal::from_server;
-use crate::redis::replication::Role;
-use crate::redis::reply::field;
-use crate::redis::resp::Replies;
-use crate::redis::sentinel::replicas::KnownReplica;
-use crate::redis::server::{Part, Server};
-use crate::redis::slot::{hash_slot, hash_tag};
-use crate::redis::url::{Address, Login, Url};
 use crate::report::{escaped, escaped_json};
+use crate::server::call::Call;
+use crate::server::deployment::Deployment;
+use crate::server::endpoint::{Part, Server};
+use crate::server::nodes::{Nodes, Redirect};
+use crate::server::refusal::from_server;
+use crate::server::replication::Role;
+use crate::server::reply::field;
+use crate::server::resp::Replies;
+use crate::server::sentinel::replicas::KnownReplica;
+use crate::server::slot::{hash_slot, hash_tag};
+use crate::server::url::{Address, Login, Url};
 
 pub const TARGETS: [Target; 4] = [
     Target::new("url", url, urls),

@@ -50,15 +50,15 @@ fn strays(words: &[&str], permitted: &[&str]) -> Vec<String> {
 
 /// Words that only some files or folders may contain.
 const BELONGS: [(&str, &str); 11] = [
-    ("redis::|use redis|Value::", "protocol/|redis/"),
+    ("redis::|use redis|Value::", "protocol/|server/"),
     (
-        "Connection::|Connection>|Connection,|redis::server|Server>",
-        "protocol/|redis/",
+        "Connection::|Connection>|Connection,|server::endpoint|Server>",
+        "protocol/|server/",
     ),
     // Only doctor sends requests of its own to servers.
     (
         "rehearse(|client.ask(|roll_call(",
-        "protocol/|redis/|command/doctor/server.rs",
+        "protocol/|server/|command/doctor/server/",
     ),
     ("doctor::", "command/|main.rs"),
     // Environment variables of a job.
@@ -92,7 +92,7 @@ fn restricted_words_appear_only_in_their_files() {
         "search.connect(",
         "Connection::over(",
     ];
-    let mut opens = strays(&opens, &["redis/single.rs", "redis/local.rs"]);
+    let mut opens = strays(&opens, &["server/single.rs", "server/local.rs"]);
     opens.retain(|line| line.contains("&[])"));
     assert_eq!(opens, [""; 0]);
 }
@@ -163,9 +163,9 @@ fn each_module_imports_only_modules_of_lower_layers() {
 }
 
 /// Files that still import each other, as single files and those of their own folder.
-const IN_ONE_PIECE: &str = "command/acquisition command/run command/status config report sys";
+const IN_ONE_PIECE: &str = "command/status config job report sys";
 
-/// Returns the modules of the product: the path of each (`redis::url` for `redis/url.rs`), and its text.
+/// Returns the modules of the product: the path of each (`server::url` for `server/url.rs`), and its text.
 fn modules() -> BTreeMap<Vec<String>, String> {
     let named = sources().into_iter().map(|(name, code)| {
         let parts = name.trim_end_matches(".rs").split('/');
@@ -308,16 +308,18 @@ fn the_table_of_processes_has_each_name_of_a_process_and_a_thread() {
 
 /// Largest number of lines of code for each part of the program, without tests, comments and blank lines. A number may be
 /// lowered; it is only raised if a feature is removed (docs/refused.md).
-const BUDGET: [(&str, usize); 9] = [
+const BUDGET: [(&str, usize); 11] = [
     ("cli", 529),
-    ("command", 6372),
+    ("command", 4850),
+    ("job", 1380),
     ("config", 527),
     ("decide", 1628),
     ("protocol", 2628),
-    ("redis", 4647),
+    ("server", 4647),
     ("report", 788),
     ("supervise", 2694),
     ("sys", 843),
+    ("usage", 143),
 ];
 
 #[test]

@@ -1,5 +1,5 @@
 //! A single `redlock run` as a process, over a simulated network and clock. The wait, the lease, its renewals and the session
-//! are the shipped code. The code that carries out their decisions (`command/acquisition/attempt.rs`, `supervise/run.rs`,
+//! are the shipped code. The code that carries out their decisions (`job/attempt/mod.rs`, `supervise/run.rs`,
 //! `supervise/renewer.rs`) is imitated in short.
 
 use std::collections::VecDeque;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::digest::{Cached, digest_of, digest_of_debug};
-use crate::redis::call::{Call, Script};
+use crate::server::call::{Call, Script};
 
 /// A call of a script.
 pub struct Asked {

@@ -31,7 +31,7 @@ use crate::protocol::claim::Needs;
 use crate::protocol::name::Keys;
 use crate::protocol::scripts::{CHECK, FORCE, FREEZE, HISTORY, INSPECT, SKIP, STOP, THAW};
 use crate::protocol::{Claim, Guard, HoldOutcome, Limit, Lock, ReleaseMode, Supersede, Token};
-use crate::redis::call::Call;
+use crate::server::call::Call;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -20,7 +20,7 @@ use super::view::is_notice;
 use crate::clock::Moment;
 use crate::protocol::Lock;
 use crate::protocol::scripts::{ACQUIRE, Script};
-use crate::redis::call::Call;
+use crate::server::call::Call;
 
 /// Start of the servers' clocks, in milliseconds since 1970: in the year 2020.
 pub const START_MS: i64 = 1_577_836_800_000;

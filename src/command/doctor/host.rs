@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Instant;
 
-use super::super::privacy::masked;
 use super::finding::{Finding, NO_SETTINGS, fail, moot, named, ok, unknown, warn};
 use crate::config::{Exposure, Settings};
+use crate::job::privacy::masked;
 use crate::reason::reason;
 use crate::report::THIS_HOST_ONLY;
 use crate::shell::quote;

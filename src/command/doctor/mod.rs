@@ -18,17 +18,17 @@ use serde_json::json;
 
 use self::finding::{Level, count, is_fit};
 use self::page::Page;
-use super::identity::own_identity;
-use super::usage::name;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
+use crate::job::identity::own_identity;
 use crate::protocol::{Name, Who};
 use crate::report::{
     self, THIS_HOST_ONLY, escaped_json, format_duration, has_colors, painted, print,
 };
 use crate::supervise::hook::HookTest;
+use crate::usage::name;
 use crate::variables::EVENT;
 
 /// Time for all checks. The rest of two seconds is for the start and the report.

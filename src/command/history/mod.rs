@@ -22,7 +22,6 @@ use super::asked::Asked;
 use super::json::array;
 use super::json::print_array;
 use super::never_used::{known_names, similar};
-use super::usage::refuse;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -30,6 +29,7 @@ use crate::duration::milliseconds;
 use crate::protocol::{Client, HistoryEntry, LockHistory, Name, Which};
 use crate::report::{self, counted, format_duration, lines_of, print, print_to, width};
 use crate::sys::local_time;
+use crate::usage::refuse;
 
 /// Lines of the table, unless `-n` sets another number.
 const LINES: usize = 20;

@@ -26,7 +26,6 @@ use super::history::{LOCAL, Past};
 use super::json::array;
 use super::json::print_array;
 use super::never_used::{is_unused, known_names, mistaken};
-use super::usage::refuse;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -35,6 +34,7 @@ use crate::protocol::{Client, Error, Inspected, Name, Which};
 use crate::report::{
     self, Style, escaped, format_duration, is_safe, lines_of, painted, print, print_to,
 };
+use crate::usage::refuse;
 
 /// Shows locks, once or repeatedly.
 pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {

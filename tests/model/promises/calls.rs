@@ -19,7 +19,7 @@ use crate::protocol::answer::{acquired, checked, prolonged, renewed};
 use crate::protocol::guard::extended;
 use crate::protocol::name::Keys;
 use crate::protocol::{Acquired, Busy, Error, LeaseState, Supersede};
-use crate::redis::call::Call;
+use crate::server::call::Call;
 
 /// A call with its results.
 pub struct Seen<'a> {

@@ -6,9 +6,9 @@
 use redis::ServerError;
 
 use super::call::Call;
+use super::endpoint::{Part, Server};
 use super::error::{Cause, Error, ErrorKind, quoted};
 use super::nodes::Redirect;
-use super::server::{Part, Server};
 use super::slot::key_starts;
 
 /// Refusals of sentinels.

@@ -16,11 +16,11 @@ use redis::{Cmd, ServerErrorKind, Value, cmd};
 
 use super::call::Call;
 use super::confirming::{Confirming, FOLLOWED, Pending};
+use super::endpoint::{Part, Server};
 use super::error::{Error, ErrorKind};
 use super::left;
 use super::pushes::{Pushes, Resp3};
 use super::refusal::is_turned_away;
-use super::server::{Part, Server};
 use super::wire::{Expected, LISTING, Push, Received, RequestId, SentCall, Wire};
 
 /// Number of a list's calls that are sent at once. Twice as many may be in flight.

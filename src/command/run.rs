@@ -13,17 +13,16 @@ use std::time::Duration;
 use anyhow::Result;
 use nix::unistd::{getpid, getsid};
 
-use super::acquisition::{
-    self, Acquisition, Requester, expect_no, mode_after, random_fraction, sleep_until,
-};
-use super::identity::own_job;
-use super::usage::{Refusal, parse_names, program_path, refuse};
 use crate::cli::{self, OnUnreachable};
 use crate::clock::now;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::ttl_for_failover;
 use crate::decide::session::Policy;
+use crate::job::identity::own_job;
+use crate::job::{
+    self, Acquisition, Requester, expect_no, mode_after, random_fraction, sleep_until,
+};
 use crate::protocol::{self, ReleaseMode, Who};
 use crate::reason::reason;
 use crate::report::{self, quote};
@@ -36,6 +35,7 @@ use crate::supervise::hook::{Hook, News};
 use crate::supervise::process;
 use crate::supervise::run::{EventSources, Terms, Work, WorkResult, supervise};
 use crate::sys::{self, SpawnError};
+use crate::usage::{Refusal, parse_names, program_path, refuse};
 use crate::variables::EVENT;
 
 /// Runs COMMAND under the locks.
@@ -282,7 +282,7 @@ impl Run<'_> {
         }
         let started = now();
         let opened = match &early {
-            Some(sources) => acquisition::open(&mut holds.client, &sources.signals),
+            Some(sources) => job::open(&mut holds.client, &sources.signals),
             None => holds.client.open().map(|()| None),
         };
         let mut sources = early.map_or_else(|| EventSources::new(self.on_terminal), Ok)?;

@@ -7,10 +7,10 @@ use std::sync::mpsc::channel;
 use super::replicas::{KnownReplica, PRIORITY, promotable_replicas};
 use super::*;
 use crate::protocol::{Access, Claim, HoldOutcome, Locks, ReleaseMode, Released, Token};
-use crate::redis::replication::{Quorum, Replication};
-use crate::redis::server::Part;
-use crate::redis::tls::TlsFiles;
-use crate::redis::url::{Login, UrlOrigin};
+use crate::server::endpoint::Part;
+use crate::server::replication::{Quorum, Replication};
+use crate::server::tls::TlsFiles;
+use crate::server::url::{Login, UrlOrigin};
 
 fn tcp(host: &str, port: u16) -> Address {
     Address::Tcp {

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use super::cluster::Cluster;
 use super::connection::Connection;
+use super::endpoint::{Part, Server};
 use super::kind::{Kind, Search};
 use super::local::Local;
 use super::password::FreshPassword;
 use super::replication::{Quorum, Replication};
 use super::sentinel::Sentinels;
-use super::server::{Part, Server};
 use super::single::Single;
 use super::slot::is_in_one_slot;
 use super::tls::TlsFiles;

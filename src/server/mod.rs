@@ -10,10 +10,10 @@
 //!
 //! The crate's parser detects the processor's features before its first byte, which takes 82 µs on a virtual machine. `resp`
 //! takes 3.6 µs, and leaves errors and rare kinds of replies to the parser. In this program a bare `redis::` is the crate, and
-//! `crate::redis` is this module.
+//! `crate::server` is this module.
 //!
 //! From the lowest layer up: `error` and `url` are plain data, `nodes` and `slot` pure rules, `resp` and `reply` parse
-//! input, and `refusal` explains refusals. A `server` is one address with its credentials. A `connection` talks to one
+//! input, and `refusal` explains refusals. An `endpoint` is one address with its credentials. A `connection` talks to one
 //! server over its `wire`, which has one way to send and one queue of expected answers. Each kind of server finds the server
 //! to connect to: `single`, `sentinel`, `cluster`, and `local`, which starts the server of this host. A `deployment` is
 //! all servers behind one URL, of whichever kind.
@@ -23,6 +23,7 @@ pub mod cluster;
 mod confirming;
 pub mod connection;
 pub mod deployment;
+pub mod endpoint;
 pub mod error;
 pub mod kind;
 pub mod local;
@@ -36,7 +37,6 @@ pub mod reply;
 mod resolve;
 pub mod resp;
 pub mod sentinel;
-pub mod server;
 mod single;
 pub mod slot;
 pub mod stream;

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use redis::{PushKind, Value, cmd};
 
+use super::endpoint::Part;
 use super::error::{Error, ErrorKind};
 use super::reply::{field, lossy_text};
-use super::server::Part;
 use super::wire::{Expected, Push, Received, RequestId, Wire};
 
 /// First version of Redis whose channels can belong to hash slots.

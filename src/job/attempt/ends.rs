@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::super::super::usage::refuse;
 use super::super::{deadlock, expect_no};
 use super::Attempt;
 use crate::cli;
@@ -17,6 +16,7 @@ use crate::protocol::{Busy, Error, ErrorKind, Name, SkipReason, Who};
 use crate::report::{self, cancelled, client_in_words, lost};
 use crate::supervise::HeldLock;
 use crate::supervise::hook::News;
+use crate::usage::refuse;
 use crate::variables::HELD;
 
 /// Reason for the history, message, and blocking client, for a run that gives up a busy lock.

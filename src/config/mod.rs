@@ -1,7 +1,7 @@
 //! Settings. Options take precedence over the environment, then come the user's file and the system's file.
 
 #[cfg(any(test, fuzzing))]
-#[path = "../tests/fuzz/config.rs"]
+#[path = "../../tests/fuzz/config.rs"]
 pub mod fuzz;
 mod sources;
 mod trust;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use redis::{Value, cmd};
 
 use super::super::connection::Connection;
+use super::super::endpoint::Server;
 use super::super::reply::{field, lossy_text};
-use super::super::server::Server;
 use super::super::url::{Address, with_port};
 use super::super::{Error, ErrorKind};
 use super::replicas::KnownReplica;

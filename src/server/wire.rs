@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ServerError, Value};
 
 use super::call::{Call, Script};
+use super::endpoint::Server;
 use super::error::{Error, ErrorKind};
 use super::left;
 use super::refusal::from_server;
 use super::replication::Goal;
 use super::resp::{Broken, Replies};
-use super::server::Server;
 use super::stream::Stream;
 use crate::sys::poll;
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::super::server::Server;
+use super::super::endpoint::Server;
 use super::super::{Error, in_thread, lock};
 use super::answer::{About, Answer, ask};
 

@@ -12,9 +12,6 @@ use anyhow::{Context, Result, bail};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::acquisition::{self, Acquisition, Requester, expect_no, mode_after};
-use super::identity::own_job;
-use super::usage::{Refusal, parse_names, refuse};
 use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
 use crate::config::Settings;
@@ -22,6 +19,8 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{Terms, try_timeout};
 use crate::decide::session::Policy;
 use crate::duration::milliseconds;
+use crate::job::identity::own_job;
+use crate::job::{self, Acquisition, Requester, expect_no, mode_after};
 use crate::protocol::{Claim, HoldOutcome, ReleaseMode, Who};
 use crate::report::{mask_in_github, print};
 use crate::shell::literal;
@@ -33,6 +32,7 @@ use crate::supervise::procfs::{self, Stat};
 use crate::supervise::run::Terms as KeeperTerms;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::{self, poll};
+use crate::usage::{Refusal, parse_names, refuse};
 
 /// Acquires a lock and leaves it held.
 pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
@@ -101,7 +101,7 @@ fn acquire_and_print(
         output: Some(stdout.as_fd()),
     };
     let started = now();
-    let opened = acquisition::open(&mut holds.client, signals);
+    let opened = job::open(&mut holds.client, signals);
     // The keeper has no descriptor for this timer.
     let mut timer = Timer::new().context("can't make a timer")?;
     acquisition.acquire_all(started, opened, holds, requester, signals, &mut timer)?;

@@ -25,11 +25,11 @@ pub use self::heard::Answers;
 use self::heard::Heard;
 use self::poll::{Agreed, Poll};
 use super::connection::Connection;
+use super::endpoint::Server;
 use super::error::{Cause, Error, ErrorKind};
 use super::kind::{Kind, Search};
 use super::replication::{Goal, Listed, Role};
 use super::resolve::resolve;
-use super::server::Server;
 use super::url::{Address, Login};
 use super::{left, lock};
 

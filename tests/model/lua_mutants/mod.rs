@@ -1,7 +1,7 @@
 //! Mutants of the Lua scripts: each has one mistake, which must change the result of an example or break a promise in the
 //! simulation. `make search WHAT=mutants-lua` tries all of them. A mutant that survives must be in the list of explained ones.
 
-#[path = "../../build/join.rs"]
+#[path = "../../../build/join.rs"]
 mod join;
 mod mutate;
 
@@ -94,7 +94,7 @@ fn key(file: &str, mutant: &Mutant) -> String {
 /// those and the line after.
 fn explained() -> Vec<(&'static str, Vec<&'static str>)> {
     let mut explained: Vec<(&str, Vec<&str>)> = Vec::new();
-    for line in include_str!("lua_mutants/explained.txt").lines() {
+    for line in include_str!("explained.txt").lines() {
         if let Some(reason) = line.strip_prefix("# ") {
             explained.push((reason, Vec::new()));
         } else if !line.is_empty() {

@@ -10,7 +10,7 @@ use std::ops::Range;
 const MASK: &str = "***";
 
 /// Returns a text, or a script, without its secrets.
-pub(in crate::command) fn masked(text: &str) -> String {
+pub fn masked(text: &str) -> String {
     let mut safe = String::new();
     let (mut copied, mut at) = (0, 0);
     while let Some(c) = text[at..].chars().next() {
@@ -29,14 +29,14 @@ pub(in crate::command) fn masked(text: &str) -> String {
 
 /// Masks the words of a command line, one after the other.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Words {
+pub struct Words {
     /// The previous word was an option whose value is a secret.
     expects_secret: bool,
 }
 
 impl Words {
     /// Returns the next word without its secrets.
-    pub(super) fn masked(&mut self, word: &str) -> String {
+    pub fn masked(&mut self, word: &str) -> String {
         let is_option = word.starts_with('-');
         if std::mem::take(&mut self.expects_secret) && !is_option && !word.is_empty() {
             return MASK.to_owned();
@@ -54,7 +54,7 @@ impl Words {
 }
 
 /// Returns redlock's own URL without its secrets, whatever characters they contain.
-pub(super) fn masked_url(url: &str) -> String {
+pub fn masked_url(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (login, place) = rest.rsplit_once('@').unwrap_or(("", rest));
     let user = login.split_once(':').map_or("", |(user, _)| user);

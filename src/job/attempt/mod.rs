@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::super::usage::Refusal;
 use super::background::Background;
 use super::{Acquisition, Requester, deadlock, in_background, random_fraction};
 use crate::clock::{Moment, Timer, now};
@@ -31,6 +30,7 @@ use crate::supervise::process;
 use crate::sys::poll;
 use crate::sys::poll::sleep;
 use crate::systemd;
+use crate::usage::Refusal;
 
 /// Time to take back a request after the server didn't answer: on the
 /// same connection, or on a new one if only the connection is dead.

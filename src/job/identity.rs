@@ -9,7 +9,7 @@ use crate::config::Settings;
 use crate::protocol::Who;
 
 /// Returns this process's identity for others. A name in the settings replaces the name of a CI job.
-pub(super) fn own_identity(settings: &Settings) -> Who {
+pub fn own_identity(settings: &Settings) -> Who {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let is_name = |name: &String| !name.trim().is_empty();
     let known_as = settings.who.clone().filter(is_name);
@@ -27,7 +27,7 @@ pub(super) fn own_identity(settings: &Settings) -> Who {
 }
 
 /// Returns this process's identity, with a reason for its request.
-pub(super) fn own_request(settings: &Settings, reason: Option<&str>) -> Who {
+pub fn own_request(settings: &Settings, reason: Option<&str>) -> Who {
     Who {
         reason: masked(reason),
         ..own_identity(settings)
@@ -52,7 +52,7 @@ fn user(variable: impl Fn(&str) -> Option<String>) -> String {
 
 /// Returns this process's identity with the command that it will
 /// run, as far as others may see it. `words` is the command.
-pub(super) fn own_job<'a, W: Iterator<Item = Cow<'a, str>>>(
+pub fn own_job<'a, W: Iterator<Item = Cow<'a, str>>>(
     options: &cli::AcquireOptions,
     settings: &Settings,
     words: impl FnOnce() -> W,
@@ -70,7 +70,7 @@ pub(super) fn own_job<'a, W: Iterator<Item = Cow<'a, str>>>(
 }
 
 /// Removes secrets from a text that others will see, and shortens it.
-pub(super) fn masked(text: Option<&str>) -> Option<String> {
+pub fn masked(text: Option<&str>) -> Option<String> {
     let text = text?;
     let masked = privacy::masked(beginning(text, LOOKED_AT));
     if text.len() <= LOOKED_AT {
@@ -100,7 +100,7 @@ fn name_of(program: &str) -> String {
 const SHOWN: usize = 2000;
 
 /// Returns a command as others may see it: shortened, and without its secrets.
-pub(super) fn shortened<'a>(command: impl Iterator<Item = Cow<'a, str>>) -> Vec<String> {
+pub fn shortened<'a>(command: impl Iterator<Item = Cow<'a, str>>) -> Vec<String> {
     let mut room = SHOWN;
     let mut words = Vec::new();
     let mut secrets = privacy::Words::default();

@@ -19,7 +19,7 @@ use crate::typed;
 /// An exit status and its message, for a command that failed or was typed
 /// wrong in a way that clap can't detect. A signal needs no message.
 #[derive(Debug)]
-pub(super) struct Refusal(pub Exit, pub String);
+pub struct Refusal(pub Exit, pub String);
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,7 +30,7 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 /// Returns the error that ends a command with this status and message.
-pub(super) fn refuse<T>(exit: Exit, line: String) -> Result<T> {
+pub fn refuse<T>(exit: Exit, line: String) -> Result<T> {
     Err(Refusal(exit, line).into())
 }
 
@@ -92,7 +92,7 @@ fn how_to_start(error: &Error) -> String {
 }
 
 /// Returns the path of an executable program: the word itself if it contains a slash, otherwise found in $PATH.
-pub(super) fn program_path(word: &OsStr) -> Option<PathBuf> {
+pub fn program_path(word: &OsStr) -> Option<PathBuf> {
     let is_executable = |path: &PathBuf| {
         let metadata = path.metadata();
         metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
@@ -124,14 +124,14 @@ pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
 }
 
 /// Returns the message of a mistake, with the command that shows help.
-pub(super) fn with_help(what: &str, command: Option<&str>) -> String {
+pub fn with_help(what: &str, command: Option<&str>) -> String {
     let command = command.map_or(String::new(), |name| format!(" {name}"));
     let end = if what.ends_with('?') { "" } else { ";" };
     format!("{what}{end} see redlock{command} -h")
 }
 
 /// Returns true if a word is the URL of a Redis, or a URL with a user or a password.
-pub(super) fn is_private_url(word: &str) -> bool {
+pub fn is_private_url(word: &str) -> bool {
     word.split_once("://").is_some_and(|(scheme, rest)| {
         let scheme = scheme.to_ascii_lowercase();
         scheme.starts_with("redis") || scheme == "unix" || rest.contains('@')
@@ -140,7 +140,7 @@ pub(super) fn is_private_url(word: &str) -> bool {
 
 /// Refuses a server's URL where a name belongs. The message
 /// doesn't repeat the URL, because it may contain a password.
-pub(super) fn refuse_url(text: &str) -> Result<()> {
+pub fn refuse_url(text: &str) -> Result<()> {
     if is_private_url(text) {
         let line = "a URL stands where the lock's NAME belongs; give the URL of a Redis with --url";
         return refuse(Exit::Usage, line.into());
@@ -149,7 +149,7 @@ pub(super) fn refuse_url(text: &str) -> Result<()> {
 }
 
 /// Reads a lock's name.
-pub(super) fn name(text: &str) -> Result<Name> {
+pub fn name(text: &str) -> Result<Name> {
     refuse_url(text)?;
     // Text processors turn hyphens into these dashes.
     if text.starts_with(['\u{2013}', '\u{2014}']) {
@@ -169,7 +169,7 @@ pub(super) fn name(text: &str) -> Result<Name> {
 }
 
 /// Reads names, and drops repeated ones.
-pub(super) fn parse_names(texts: &[String]) -> Result<Vec<Name>> {
+pub fn parse_names(texts: &[String]) -> Result<Vec<Name>> {
     let mut names = Vec::new();
     for text in texts {
         let name = name(text)?;
@@ -185,7 +185,7 @@ mod tests {
     use crate::protocol::ErrorKind;
 
     /// All messages of redlock, as the integration tests have collected them.
-    const MESSAGES: &str = include_str!("../../tests/integration/messages.txt");
+    const MESSAGES: &str = include_str!("../tests/integration/messages.txt");
 
     const KINDS: [ErrorKind; 12] = [
         ErrorKind::Unreachable,

@@ -18,9 +18,9 @@ use super::lock::Lock;
 use super::scripts::{ACQUIRE, CHECK, FREE, KEEP, PROLONG, RELEASE, RENEW, SHARED_VALUES, TAKE};
 use super::token::Token;
 use super::who::{Limit, Who};
-use crate::redis::call::Call;
-use crate::redis::connection::Connection;
-use crate::redis::error::{Error, ErrorKind};
+use crate::server::call::Call;
+use crate::server::connection::Connection;
+use crate::server::error::{Error, ErrorKind};
 
 /// An attempt to hold a lock.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use super::world::{BOOT, Plain, Rules};
 use crate::protocol::Supersede;
 use crate::protocol::name::Keys;
 use crate::protocol::scripts::{ACQUIRE, FREE, FREEZE, RELEASE, THAW};
-use crate::redis::call::Call;
+use crate::server::call::Call;
 
 /// A promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

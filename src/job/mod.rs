@@ -1,12 +1,17 @@
-//! Acquisition of locks, from the names on the command line to holding them all, and their release.
+//! Parts of a run that `run`, `acquire` and `guard` share: acquiring locks, from the names on the command line to holding
+//! them all, and releasing them.
 //!
-//! `attempt` waits for a single lock, as [`crate::decide::wait`] decides. `deadlock`
-//! publishes that wait for other runs, and `farewell` releases everything.
+//! `attempt` waits for a single lock, as [`crate::decide::wait`] decides. `deadlock` publishes that wait for other runs,
+//! and `farewell` releases everything. `identity` describes this process to others, whose arguments `privacy` masks;
+//! `surrounding` finds the locks of the job that this process belongs to.
 
 mod attempt;
 mod background;
 mod deadlock;
 mod farewell;
+pub mod identity;
+pub mod privacy;
+pub mod surrounding;
 
 use std::cell::Cell;
 use std::io;
@@ -18,7 +23,6 @@ use anyhow::{Result, bail};
 use self::attempt::Attempt;
 use self::background::Background;
 pub use self::farewell::{TO_SEND, left_to_end, mode_after};
-use super::usage::refuse;
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
@@ -35,6 +39,7 @@ use crate::supervise::hook::News;
 use crate::supervise::process::ProcessFd;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::poll;
+use crate::usage::refuse;
 
 /// Number of inherited locks from which redlock checks whether they are still held.
 const MANY_INHERITED: usize = 32;

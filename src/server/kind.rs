@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, Value};
 
 use super::connection::Connection;
+use super::endpoint::Server;
 use super::sentinel::Answers;
-use super::server::Server;
 use super::{Error, left};
 
 /// A kind of server: it finds the server that has the locks.

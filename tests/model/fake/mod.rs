@@ -19,7 +19,7 @@ use crate::protocol::model::promises::calls::{Seen, Witness};
 use crate::protocol::model::support::SERVER;
 use crate::protocol::model::support::lua::{SCRIPTS, source};
 use crate::protocol::model::view::text as lossy;
-use crate::redis::call::Script;
+use crate::server::call::Script;
 
 /// A real server with three connections: of a user whose permissions change, of an administrator, and of a subscriber.
 pub struct Real {

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::usage::{Refusal, name, refuse};
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -12,13 +11,14 @@ use crate::file;
 use crate::protocol::{Claim, Name, Token};
 use crate::reason::reason;
 use crate::supervise::environment;
+use crate::usage::{Refusal, name, refuse};
 
 /// Error if neither a lock's name nor a job is given.
-pub(super) const NO_NAME: &str = "no lock NAME given, and $REDLOCK_NAME is not set";
+pub const NO_NAME: &str = "no lock NAME given, and $REDLOCK_NAME is not set";
 
 /// Returns the named lock, or all locks of the surrounding run.
 /// Returns a lock's name as the error if its token is unknown.
-pub(super) fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Result<Vec<Claim>, Name>> {
+pub fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Result<Vec<Claim>, Name>> {
     let of_run = environment::names().unwrap_or_default();
     let of_run: Vec<&str> = of_run.split_whitespace().collect();
     let names = match &ours.name {
