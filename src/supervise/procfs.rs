@@ -283,7 +283,7 @@ pub fn could_not_look(error: &io::Error) -> bool {
 }
 
 /// Error for a /proc of another pid namespace (see [`has_own_proc`]), with the remedy.
-pub const FOREIGN_PROC: &str = "/proc belongs to another pid namespace, so redlock can't find child processes; mount it anew (unshare --mount-proc)";
+pub const FOREIGN_PROC: &str = "/proc belongs to another pid namespace, so redlock can't find child processes; mount it again (unshare --mount-proc)";
 
 /// Returns true if /proc shows the processes of this pid namespace. In a new namespace, /proc
 /// still shows the outer one until it is mounted again, and its pids mean other processes here.
