@@ -267,6 +267,9 @@ impl Redis {
     pub fn start_again(&mut self) {
         self.launch_again();
         assert!(self.comes_up(), "redis-server doesn't start again");
+        wait_until("redis-server has loaded its data", || {
+            !self.cli(&["PING"]).contains("LOADING")
+        });
     }
 
     /// Like `start_again`, without waiting until it accepts connections.
