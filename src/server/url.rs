@@ -148,7 +148,7 @@ impl Url {
         }
         if rest.contains('#') {
             return Err(
-                "a # must be written %23; redlock doesn't know #insecure, as certificate checks can't be switched off".into(),
+                "a # in a password must be written %23; otherwise leave out what follows it, as #insecure".into(),
             );
         }
         let tls = scheme.starts_with("rediss");
@@ -577,8 +577,8 @@ mod tests {
             ("redis://u:hun ter2@h", "a space"),
             ("redis://u:hunter2@h\th", "a space"),
             ("redis://u:hun@ter2@h", "an @ in the"),
-            ("redis://u:hun#ter2@h", "a # must be written %23"),
-            ("rediss://h#insecure", "a # must be written %23"),
+            ("redis://u:hun#ter2@h", "a # in a password must be written %23"),
+            ("rediss://h#insecure", "a # in a password must be written %23"),
             ("redis://u:hun/ter2@h", "a / in the"),
             ("redis://u:hun?ter2@h", "a ? in the"),
             ("redis://h1,h2:7", "several hosts"),
