@@ -4,20 +4,14 @@
 use crate::promises::starting::inside;
 use crate::promises::terminal::{CTRL_BACKSLASH, CTRL_C, on_terminal, pid_in};
 use crate::support::prelude::*;
-use crate::support::pty::Terminal;
 
 /// Signals by which redlock ends if they ended its work.
 const FATAL: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
 /// Returns redlock with default signals, in a directory of the test, where the kernel would write a core file.
 fn redlock(redis: &Redis, arguments: &[&str]) -> Command {
-    let script = "ulimit -c unlimited 2>/dev/null; exec env \"$@\"";
-    let shell = ["sh", "-c", script, "sh"];
-    let (settings, words): (Vec<&str>, Vec<&str>) = arguments
-        .iter()
-        .partition(|word| word.starts_with("REDLOCK_"));
-    let words = [&shell[..], &settings, &["redlock"], &words].concat();
-    let mut command = directly(redis, &words);
+    let script = "ulimit -c unlimited 2>/dev/null; exec redlock \"$@\"";
+    let mut command = directly(redis, &[&["sh", "-c", script, "sh"], arguments].concat());
     command.current_dir(redis.dir.path());
     command
 }
@@ -107,19 +101,17 @@ fn a_signal_before_the_answer_starts_nothing_and_gives_the_lock_back() {
         // This run loads the scripts, so that the next one takes the lock with one request.
         outcome(&mut redlock(&redis, words!("run a -- true"))).assert_exited(0);
         redis.stall();
-        let words = words!("run REDLOCK_REDIS_TIMEOUT=60s a -- echo ran");
-        let mut run = Running::start(&mut redlock(&redis, words));
-        let pid = run.pid();
+        let mut run = redlock(&redis, words!("run a -- echo ran"));
+        let mut run = Running::start(run.env("REDLOCK_REDIS_TIMEOUT", "60s"));
         wait_until("it takes signals", || {
             assert!(!run.has_ended(), "it has ended");
-            blocks(pid, libc::SIGTERM)
+            blocks(run.pid(), libc::SIGTERM)
         });
-        send(pid, signal);
+        send(run.pid(), signal);
         redis.resume();
         let end = run.finish();
         assert_ended_by(&redis, &end, signal);
-        end.assert_silent();
-        assert_eq!(end.stdout, "");
+        assert_eq!(end.assert_silent().stdout, "");
         assert_nothing_left(&redis);
     }
 }
@@ -129,78 +121,46 @@ fn as_pid_1_which_no_signal_kills_redlock_ends_with_the_number() {
     let redis = Redis::start();
     let own = some_or_return!(in_own_pids());
     let words = [&own[..], &[REDLOCK, "run", "a", "-c", MORTAL]].concat();
-    for (signal, waits) in [
-        (libc::SIGTERM, false),
-        (libc::SIGINT, false),
-        (libc::SIGTERM, true),
-    ] {
-        if waits {
-            redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
-        }
+    for signal in [libc::SIGTERM, libc::SIGINT] {
         let mut first = Running::start(&mut directly(&redis, &words));
-        if waits {
-            wait_until("it waits", || redis.queue("a").len() == 1);
-        } else {
-            first.line();
-        }
+        first.line();
         send(inside(&first), signal);
         first.finish().assert_exited(128 + signal);
-        if !waits {
-            assert_nothing_left(&redis);
-        }
-    }
-}
-
-/// Starts a script that would publish after its build, on a terminal of its own.
-fn publisher(redis: &Redis, build: &str) -> Terminal {
-    let script = format!("ulimit -c 0; {build}; echo published");
-    on_terminal(redis, &["bash", "-c", &script])
-}
-
-#[test]
-fn a_typed_key_ends_the_script_around_redlock_unless_command_goes_on_after_it() {
-    let redis = Redis::start();
-    let nested = "redlock run a -- redlock run b -c 'echo ready; exec sleep 60'";
-    let simple = "redlock run a -c 'echo ready; exec sleep 60'";
-    let takes = "redlock run a -c 'trap \"echo taken; exit 0\" INT; echo ready; sleep 60 & wait'";
-    for (build, key, taken, published) in [
-        (simple, CTRL_C, 0, 0),
-        (nested, CTRL_C, 0, 0),
-        // bash continues after SIGQUIT, whichever process died of it.
-        (simple, CTRL_BACKSLASH, 0, 1),
-        (takes, CTRL_C, 1, 1),
-    ] {
-        let mut terminal = publisher(&redis, build);
-        terminal.line("ready");
-        terminal.type_in(key);
-        terminal.finish();
-        let counts = [terminal.count("taken"), terminal.count("published")];
-        assert_eq!(counts, [taken, published], "{build}: {}", terminal.shown);
         assert_nothing_left(&redis);
     }
+    redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
+    let first = Running::start(&mut directly(&redis, &words));
+    wait_until("it waits", || redis.queue("a").len() == 1);
+    send(inside(&first), libc::SIGTERM);
+    first.finish().assert_exited(128 + libc::SIGTERM);
 }
 
 #[test]
-fn a_typed_ctrl_c_ends_the_script_around_a_wait() {
+fn a_typed_key_ends_the_script_around_a_run_or_a_wait_unless_command_goes_on_after_it() {
     let redis = Redis::start();
-    redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
-    for waits in [
-        "run a -- echo executed",
-        "acquire a",
-        "freeze a --drain --reason x",
-    ] {
-        let mut terminal = publisher(&redis, &format!("redlock -v {waits}"));
-        terminal.wait_until("it waits", |shown| shown.contains("waiting for \"a\""));
-        terminal.type_in(CTRL_C);
-        terminal.finish();
+    let waits = "waiting for \"held\"";
+    redis.cli(&["SET", "redlock:held", "somebody", "PX", "600000"]);
+    let nested = "run a -- redlock run b -c 'echo ready; exec sleep 60'";
+    let simple = "run a -c 'echo ready; exec sleep 60'";
+    let takes = "run a -c 'trap \"echo taken; exit 0\" INT; echo ready; sleep 60 & wait'";
+    for (words, line, key, taken, published) in [
+        (simple, "ready", CTRL_C, 0, 0),
+        (nested, "ready", CTRL_C, 0, 0),
+        // bash continues after SIGQUIT, whichever process died of it.
+        (simple, "ready", CTRL_BACKSLASH, 0, 1),
+        (takes, "ready", CTRL_C, 1, 1),
         // redlock erases the line about the wait instead of ending it.
-        for text in ["executed", "published"] {
-            assert!(
-                !terminal.shown.contains(text),
-                "{waits}: {}",
-                terminal.shown
-            );
-        }
-        assert_eq!(redis.queue("a"), [0; 0], "{waits}");
+        ("run held -- echo executed", waits, CTRL_C, 0, 0),
+        ("acquire held", waits, CTRL_C, 0, 0),
+        ("freeze held --drain --reason x", waits, CTRL_C, 0, 0),
+    ] {
+        let script = format!("ulimit -c 0; redlock -v {words}; echo published");
+        let mut terminal = on_terminal(&redis, &["bash", "-c", &script]);
+        terminal.wait_until("it works or waits", |shown| shown.contains(line));
+        terminal.type_in(key);
+        terminal.finish();
+        let counts = ["taken", "published", "executed"].map(|word| terminal.count(word));
+        assert_eq!(counts, [taken, published, 0], "{words}: {}", terminal.shown);
+        assert!(!redis.is_held("a") && redis.queue("held").is_empty());
     }
 }

@@ -3,6 +3,7 @@
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
+use crate::promises::watchdog::processes_of;
 use crate::support::prelude::*;
 
 #[test]
@@ -11,15 +12,14 @@ fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
     // Tests in src/ci.rs cover the variables of each system.
     let url = "https://github.com/o/r/actions/runs/7";
     let mut run = redis.run("--reason release-7 a", IDLE);
-    let _holder = Running::ready(run.envs([
-        ("GITHUB_ACTIONS", "true"),
-        ("GITHUB_SERVER_URL", "https://github.com"),
-        ("GITHUB_REPOSITORY", "o/r"),
-        ("GITHUB_RUN_ID", "7"),
-    ]));
+    run.envs([("GITHUB_ACTIONS", "true"), ("GITHUB_RUN_ID", "7")]);
+    run.env("GITHUB_SERVER_URL", "https://github.com");
+    let _holder = Running::ready(run.env("GITHUB_REPOSITORY", "o/r"));
     assert_eq!(json(&redis, "status --json")[0]["holders"][0]["url"], url);
-    let table = ends(&redis, "status").stdout;
-    assert!(table.contains(&format!("(release-7)  {url}")), "{table}");
+    assert_has(
+        &ends(&redis, "status").stdout,
+        &[&format!("(release-7)  {url}")],
+    );
     // The waiter names the holder after a second, and when it gives up.
     let waiter = ends(&redis, "run -w 6s a -- true");
     let says = format!("(release-7, {url})");
@@ -29,64 +29,55 @@ fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
 
 #[test]
 fn redlock_who_or_the_ci_job_shows_in_place_of_user_and_host() {
-    let github = [
-        ("GITHUB_ACTIONS", "true"),
-        ("GITHUB_REPOSITORY", "acme/shop"),
-        ("GITHUB_JOB", "deploy"),
-        ("GITHUB_RUN_NUMBER", "1234"),
-    ];
+    let job = "acme/shop deploy #1234";
     let secret = "agent of redis://me:hunter2@h";
     for (who, in_file, shown) in [
-        (None, "", "acme/shop deploy #1234"),
-        (Some("agent 7"), "REDLOCK_WHO=agent 8\n", "agent 7"),
-        (None, "REDLOCK_WHO=agent 8\n", "agent 8"),
-        (Some("  "), "", "acme/shop deploy #1234"),
-        (Some("\u{1b}[1m"), "", "\\u{1b}[1m"),
-        (Some(secret), "", "agent of redis://"),
+        ("", "", job),
+        ("agent 7", "REDLOCK_WHO=agent 8\n", "agent 7"),
+        ("", "REDLOCK_WHO=agent 8\n", "agent 8"),
+        ("  ", "", job),
+        ("\u{1b}[1m", "", "\\u{1b}[1m"),
+        (secret, "", "agent of redis://"),
     ] {
         let redis = Redis::start();
         fs::write(redis.dir.path().join("redlock.env"), in_file).unwrap();
         let mut holder = redis.run("a", IDLE);
-        holder.envs(github).env("XDG_CONFIG_HOME", redis.dir.path());
-        holder.envs(who.map(|who| ("REDLOCK_WHO", who)));
+        holder.env("XDG_CONFIG_HOME", redis.dir.path());
+        holder.envs([("GITHUB_ACTIONS", "true"), ("GITHUB_JOB", "deploy")]);
+        holder.envs([
+            ("GITHUB_REPOSITORY", "acme/shop"),
+            ("GITHUB_RUN_NUMBER", "1234"),
+        ]);
+        holder.envs((!who.is_empty()).then_some(("REDLOCK_WHO", who)));
         let holder = Running::ready(&mut holder);
-        for line in [
-            "status",
-            "status a",
-            "run -n a -- true",
-            "stop a",
-            "history a",
-        ] {
+        for line in "status;status a;run -n a -- true;stop a;history a".split(';') {
             let end = ends(&redis, line);
             let text = end.stdout + &end.stderr;
             assert!(text.contains(shown), "{line}: {text}");
             assert!(!text.contains("hunter2"), "{line}: {text}");
         }
         holder.finish();
-        let json = ends(&redis, "history --json a").stdout;
-        let has = |field: &str| json.contains(&format!("\"{field}\""));
-        assert!(has("who") && has("host"), "{json}");
+        assert_has(
+            &ends(&redis, "history --json a").stdout,
+            &["\"who\"", "\"host\""],
+        );
     }
 }
 
 #[test]
 fn the_runner_of_github_is_told_to_mask_the_token() {
     let redis = Redis::start();
-    let acquire = |words: &[&str]| outcome(&mut redis.redlock(words));
     // The runner reads standard error too, because standard output may go to the file for variables. Commands must be at the
     // start of a line.
-    let end = acquire(words!("-q acquire a --format github"));
+    let end = ends(&redis, "-q acquire a --format github");
     let token = redis.cli(&["GET", "redlock:a"]);
     assert_eq!(end.stderr, format!("::add-mask::{token}\n"));
-    let variable = format!("\nREDLOCK_TOKEN={token}\n");
-    assert!(end.stdout.contains(&variable), "{end:?}");
+    assert_has(&end.stdout, &[&format!("\nREDLOCK_TOKEN={token}\n")]);
     assert!(!end.stdout.contains("add-mask"), "{end:?}");
-    ends(&redis, "release --force -q a").assert_code(0);
-    let end = acquire(words!("-q acquire a --format token"));
+    let refused = ends(&redis, "-q acquire a --format github -n");
+    refused.assert_code(75).assert_silent();
+    let end = ends(&redis, "-q acquire b --format token");
     end.assert_code(0).assert_silent();
-    let refused = acquire(words!("-q acquire a --format github -n"));
-    let masks = refused.assert_code(75).stderr.contains("add-mask");
-    assert!(!masks, "{refused:?}");
 }
 
 #[test]
@@ -181,8 +172,7 @@ fn concurrent_deploys_run_in_order_and_the_newest_runs_last() {
     for options in ["-q", "-q --cancel-in-progress"] {
         let redis = Redis::left_empty();
         let all = (0..12).map(|number| deploy(&redis, 1 + number * 5 % 12, options));
-        let all: Vec<Running> = all.collect();
-        for run in all {
+        for run in all.collect::<Vec<_>>() {
             let end = run.finish();
             assert!(matches!(end.code(), Some(0 | 75 | 79)), "{end:?}");
         }
@@ -250,25 +240,16 @@ fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
     let quickly = (0..12).map(|pause| ("1s", pause));
     for (ttl, pause) in quickly.chain([("6s", SLOWLY)]) {
         let redis = Redis::left_empty();
-        // A unique length of sleep marks the processes of each job.
-        let mark = format!("{}.{pause}", 500_000 + std::process::id());
-        let script = format!("trap '' INT TERM; sleep {mark} & sleep {mark}; sleep {mark}");
-        let mut run = Running::start(&mut redis.run(&format!("-q --ttl {ttl} a"), &script));
+        // The processes of the job have the test's home in their environment.
+        let script = "trap '' INT TERM; sleep 60 & sleep 60; sleep 60";
+        let mut run = Running::start(&mut redis.run(&format!("-q --ttl {ttl} a"), script));
         cancel(&mut run, pause);
         wait_until("it has ended", || run.has_ended());
-        // The waiter gets the lock after this TTL, not the usual one. By then nothing of the job is left.
+        // The waiter gets the lock after this TTL, not the usual one. By then only what COMMAND has started may be left, which
+        // the kernel doesn't kill.
         ends(&redis, "run -q -w 20s a -- true").assert_code(0);
-        let processes = fs::read_dir("/proc").unwrap().flatten();
-        let left = processes.filter_map(|entry| {
-            let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
-            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            line.contains(&mark).then_some((pid, line))
-        });
-        for (pid, line) in left.collect::<Vec<_>>() {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            // The kernel doesn't kill what COMMAND has started.
-            assert!(line.starts_with("sleep"), "{pause}: {line}");
-        }
+        let left = processes_of(redis.dir.path());
+        assert!(left.iter().all(|name| name == "sleep"), "{pause}: {left:?}");
     }
 }
 

@@ -22,12 +22,6 @@ fn run_with_file(directory: &Path) -> Outcome {
     with_file(directory, words!("run a -- echo ran"))
 }
 
-/// Asserts that COMMAND ran, without any message.
-#[track_caller]
-fn assert_ran(end: &Outcome) {
-    end.assert_silent().assert_printed(0, "ran\n");
-}
-
 /// Asserts that COMMAND didn't run because of the configuration.
 #[track_caller]
 fn assert_refused(end: &Outcome, says: &str) {
@@ -184,44 +178,38 @@ fn with_a_url(redis: &Redis) -> (tempfile::TempDir, PathBuf) {
     (directory, file)
 }
 
+/// Words before a command that reads the configuration file in the directory "c" of its home.
+const BY_FILE: &str = "env -u REDLOCK_URL XDG_CONFIG_HOME=$HOME/c";
+
 #[test]
 fn a_configuration_file_that_others_may_write_is_refused() {
     let redis = Redis::start();
-    let (directory, file) = with_a_url(&redis);
-    let dir = directory.path();
-    let is_refused = |mode: u32, path: &Path| {
-        let end = run_with_file(dir);
-        assert_refused(&end, &format!("has mode {mode:o}"));
-        end.assert_says(&format!("chmod go-w {}", path.display()));
-    };
-    for mode in [0o666, 0o664, 0o602, 0o620] {
-        set_mode(&file, mode);
-        is_refused(mode, &file);
-    }
-    for mode in [0o644, 0o640, 0o600, 0o400, 0o755] {
-        set_mode(&file, mode);
-        assert_ran(&run_with_file(dir));
-    }
+    let run = format!("{BY_FILE} redlock run a -- true");
+    let (home, url) = (redis.dir.path().display(), redis.url());
+    let file = format!("{home}/c/redlock.env");
+    redis.play(&format!("0 mkdir ~/c; echo REDLOCK_URL={url} >{file}"));
+    let refused = "666 {file}|664 {file}|602 {file}|620 {file}";
     // redlock also refuses a file that other users could replace.
-    for mode in [0o777, 0o770, 0o1777] {
-        set_mode(dir, mode);
-        is_refused(mode, dir);
+    let replaced = "777 {dir}|770 {dir}|1777 {dir}";
+    for row in refused.split('|').chain(replaced.split('|')) {
+        let (mode, path) = row.split_once(' ').unwrap();
+        let path = path
+            .replace("{file}", &file)
+            .replace("{dir}", &format!("{home}/c"));
+        redis.play(&format!(
+            "0 chmod 644 {file}; chmod 755 ~/c; {run}
+            0 chmod {mode} {path}
+            78 {run} → has mode {mode} … chmod go-w {path}"
+        ));
     }
-    set_mode(dir, 0o755);
-    assert_ran(&run_with_file(dir));
-    // redlock checks the file at the end of a link.
-    let target = tempfile::tempdir().unwrap();
-    let target = target.path().join("settings");
-    fs::rename(&file, &target).unwrap();
-    std::os::unix::fs::symlink(&target, &file).unwrap();
-    assert_ran(&run_with_file(dir));
-    set_mode(&target, 0o606);
-    is_refused(0o606, Path::new(""));
-    // A file that sets nothing may belong to anyone.
-    fs::remove_file(&file).unwrap();
-    std::os::unix::fs::symlink("/dev/null", &file).unwrap();
-    let mut status = redis.redlock(&["status"]);
-    outcome(status.env("XDG_CONFIG_HOME", dir)).assert_code(0);
+    // redlock checks the file at the end of a link. A file that sets nothing may belong to anyone.
+    redis.play(&format!(
+        "0 chmod 755 ~/c; for mode in 644 640 600 400 755; do chmod $mode {file}; {run} || exit; done
+        0 mv {file} ~/settings; ln -s ~/settings {file}; {run}
+        0 chmod 606 ~/settings
+        78 {run} → has mode 606
+        0 ln -sf /dev/null {file}; XDG_CONFIG_HOME=~/c redlock status"
+    ));
 }
 
 #[test]
@@ -308,37 +296,29 @@ fn root_runs_no_command_that_another_user_has_put_on_the_way_to_its_configuratio
 #[test]
 fn an_invalid_settings_file_is_78_at_once_and_named() {
     let redis = Redis::start();
-    let (directory, file) = with_a_url(&redis);
-    let is_refused = |says: &str| {
-        let end = run_with_file(directory.path());
-        assert_refused(&end, says);
-        end.assert_says(file.to_str().unwrap());
-        assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
-        let _ = fs::remove_file(&file);
-    };
-    let dos = format!("# ours\r\nREDLOCK_URL={}\r\n", redis.tcp_url());
-    fs::write(&file, dos).unwrap();
-    is_refused(&format!(
-        "redlock.env:1: DOS line endings; run: sed -i 's/\\r$//' {}",
-        file.display()
-    ));
-    fs::write(&file, b"REDLOCK_REASON=\xff\n").unwrap();
-    is_refused("isn't UTF-8");
-    fs::write(&file, "#".repeat(10 << 20)).unwrap();
-    is_refused("it is larger than");
-    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    is_refused("it isn't a file");
-    std::os::unix::fs::symlink("/dev/ptmx", &file).unwrap();
-    is_refused("it isn't a file");
-    for target in [file.as_path(), Path::new("/run/secrets/not-mounted")] {
-        std::os::unix::fs::symlink(target, &file).unwrap();
-        is_refused("can't read");
+    let file = format!("{}/c/redlock.env", redis.dir.path().display());
+    let socket = format!("import socket; socket.socket(socket.AF_UNIX).bind(\"{file}\")");
+    let dos = format!("{file}:1: DOS line endings; run: sed -i 's/\\r$//' {file}");
+    redis.play("0 mkdir ~/c");
+    for (make, says) in [
+        ("printf '# ours\\r\\nREDLOCK_URL=redis://h\\r\\n' >", &*dos),
+        ("printf 'REDLOCK_REASON=\\377\\n' >", "isn't UTF-8"),
+        (
+            "head -c 10485760 /dev/zero | tr '\\0' '#' >",
+            "it is larger than",
+        ),
+        ("mkfifo ", "it isn't a file"),
+        ("ln -s /dev/ptmx ", "it isn't a file"),
+        ("ln -s redlock.env ", "can't read"),
+        ("ln -s /run/secrets/not-mounted ", "can't read"),
+        (&format!("python3 -c '{socket}' "), "can't read"),
+        ("mkdir ", "it isn't a file"),
+    ] {
+        let status = format!("{BY_FILE} redlock status");
+        redis.play(&format!(
+            "78 rm -f {file}; {make}{file}; {status} → {file} … {says}"
+        ));
     }
-    let socket = std::os::unix::net::UnixListener::bind(&file).unwrap();
-    is_refused("can't read");
-    drop(socket);
-    fs::create_dir(&file).unwrap();
-    is_refused("it isn't a file");
 }
 
 #[test]
@@ -395,80 +375,51 @@ fn doctor_and_commands_without_settings_work_with_a_refused_configuration_file()
 #[test]
 fn a_password_that_every_user_can_read_causes_one_warning() {
     let redis = Redis::with(&["--requirepass", "mine"]);
-    let directory = tempfile::tempdir().unwrap();
-    let dir = directory.path();
-    let (password, settings) = (dir.join("password"), dir.join("redlock.env"));
-    fs::write(&password, "mine\n").unwrap();
-    let plain = redis.tcp_url();
-    let file = password.to_str().unwrap();
+    set_mode(redis.dir.path(), 0o755);
+    let dir = format!("{}/c", redis.dir.path().display());
+    let (file, plain, port) = (format!("{dir}/redlock.env"), redis.tcp_url(), redis.port);
     // The inner command is part of the job, and leaves the warning to the outer one.
-    let run = |words: &[&str]| {
-        let inner = words!("run a -- redlock extend a");
-        with_file(dir, &[words, inner].concat())
-    };
-    let by_file = words!("REDLOCK_URL={} REDLOCK_PASSWORD_FILE={}", &plain, file);
-    let warns = |end: &Outcome, path: &Path| {
-        end.assert_said(0, &format!("chmod o-r {}", path.display()));
-        assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
-        assert!(!end.stderr.contains("mine"), "{end:?}");
-    };
-    // No other user can enter the directory.
-    set_mode(dir, 0o700);
-    run(by_file).assert_code(0).assert_silent();
-    set_mode(dir, 0o755);
-    warns(&run(by_file), &password);
-    run(&[by_file, &["REDLOCK_QUIET=1"]].concat())
-        .assert_code(0)
-        .assert_silent();
-    set_mode(&password, 0o640);
-    run(by_file).assert_code(0).assert_silent();
-    // A password in the URL of a configuration file causes the warning too.
-    let url = format!("redis://:mine@127.0.0.1:{}", redis.port);
-    fs::write(&settings, format!("REDLOCK_URL={url}\n")).unwrap();
-    warns(&run(&[]), &settings);
-    set_mode(&settings, 0o640);
-    run(&[]).assert_code(0).assert_silent();
-    let text = format!("REDLOCK_URL={plain}\nREDLOCK_PASSWORD_FILE={file}\n");
-    fs::write(&settings, text).unwrap();
-    set_mode(&settings, 0o644);
-    run(&[]).assert_code(0).assert_silent();
-    set_mode(&password, 0o644);
-    let examined = with_file(dir, &["doctor"]).stdout;
-    let fix = format!("chmod o-r {file}");
-    assert!(examined.contains(&fix), "{examined}");
+    let job = "redlock run a -- redlock extend a";
+    let by_file = format!("REDLOCK_URL={plain} REDLOCK_PASSWORD_FILE={dir}/password {job}");
+    // No other user can enter the directory at first. A password in the URL of a configuration file causes the warning too.
+    redis.play(&format!(
+        r"0 mkdir -m 700 ~/c; echo mine >~/c/password; chmod 644 ~/c/password; {by_file}
+        0 chmod 755 ~/c
+        0 {by_file} → chmod o-r {dir}/password … without mine
+        0 REDLOCK_QUIET=1 {by_file}
+        0 chmod 640 ~/c/password; {by_file}
+        0 echo REDLOCK_URL=redis://:mine@127.0.0.1:{port} >{file}; chmod 644 {file}
+        0 {BY_FILE} {job} → chmod o-r {file} … without mine
+        0 chmod 640 {file}; {BY_FILE} {job}
+        0 printf 'REDLOCK_URL={plain}\nREDLOCK_PASSWORD_FILE={dir}/password\n' >{file}
+        0 chmod 644 {file}; {BY_FILE} {job}
+        0 chmod 644 ~/c/password; {BY_FILE} redlock doctor | grep -q 'chmod o-r {dir}/password'"
+    ));
 }
 
 #[test]
 fn white_space_around_a_url_is_left_out_wherever_it_was_set() {
     let redis = Redis::start();
-    let url = format!(" {}\r\n", redis.url());
-    for line in ["REDLOCK_URL={} run a -- true", "-u {} run a -- true"] {
-        outcome(&mut redlock(&words(line, &[&url])))
-            .assert_code(0)
-            .assert_silent();
-    }
-    let text = format!("REDLOCK_URL=' {} '\n", redis.url());
-    assert_ran(&run_with_file(configured(&text).path()));
+    let url = redis.url();
+    redis.play(&format!(
+        "0 REDLOCK_URL=\"$(printf ' {url}\\r\\nx')\"; REDLOCK_URL=${{REDLOCK_URL%x}} redlock run a -- true
+        0 env -u REDLOCK_URL redlock -u ' {url} ' run a -- true
+        0 mkdir ~/c; echo \"REDLOCK_URL=' {url} '\" >~/c/redlock.env; {BY_FILE} redlock run a -- true"
+    ));
 }
 
 #[test]
 fn variables_of_kubernetes_services_are_ignored_silently() {
     let redis = Redis::start();
-    let links = [
-        ("SERVICE_HOST", "10.0.0.1"),
-        ("SERVICE_PORT", "6379"),
-        ("SERVICE_PORT_REDIS", "6379"),
-        ("PORT", "tcp://10.0.0.1:6379"),
-        ("PORT_6379_TCP", "tcp://10.0.0.1:6379"),
-        ("PORT_6379_TCP_PROTO", "tcp"),
-        ("PORT_6379_UDP_ADDR", "10.0.0.1"),
-    ];
+    let links = "SERVICE_HOST=10.0.0.1 SERVICE_PORT=6379 SERVICE_PORT_REDIS=6379 PORT=tcp://10.0.0.1:6379 \
+        PORT_6379_TCP=tcp://10.0.0.1:6379 PORT_6379_TCP_PROTO=tcp PORT_6379_UDP_ADDR=10.0.0.1";
     for service in ["REDLOCK", "REDLOCK_REDIS", "REDLOCK_TTL"] {
-        for words in [words!("run -n a -- true"), &["status"]] {
-            let mut command = redis.redlock(words);
-            command.envs(links.map(|(name, value)| (format!("{service}_{name}"), value)));
-            outcome(&mut command).assert_code(0).assert_silent();
-        }
+        let links = links.split(' ').map(|link| format!("{service}_{link}"));
+        let env = links.collect::<Vec<_>>().join(" ");
+        redis.play(&format!(
+            "0 env {env} redlock run -n a -- true
+            0 env {env} redlock status"
+        ));
     }
-    ends(&redis, "REDLOCK_PORTS=7 run a -- true").assert_said(0, "REDLOCK_PORTS");
+    redis.play("0 REDLOCK_PORTS=7 redlock run a -- true → REDLOCK_PORTS");
 }

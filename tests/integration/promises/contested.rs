@@ -1,50 +1,10 @@
 //! The protocol under attack: late requests, suspended or distant servers, and crowds.
 
-use crate::support::lua::{KEYS, SHARED, WHO, call};
+use crate::support::lua::KEYS;
 use crate::support::prelude::*;
 use crate::support::proxy::{Proxy, load_scripts};
 
 const MS: Duration = Duration::from_millis(1);
-
-/// Sends a request for the lock "a".
-fn acquire(redis: &Redis, token: &str, limit: &str, place: &str, supersede: &str) -> Vec<String> {
-    let args = [
-        token, "600000", limit, WHO, place, "", supersede, "", "0", "0",
-    ];
-    call(redis, "acquire", &args)
-}
-
-#[test]
-fn every_one_of_150_readers_hears_that_a_newer_run_wants_them_to_end() {
-    let redis = Redis::start();
-    let readers: Vec<String> = (0..150).map(|n| format!("reader{n}")).collect();
-    for reader in &readers {
-        assert_eq!(acquire(&redis, reader, SHARED, "", "0")[0], "1");
-    }
-    acquire(&redis, "writer", "1", "", "2");
-    acquire(&redis, "writer", "1", "poll", "2");
-    let was_notified = |reader: &String| {
-        let answer = call(&redis, "check", &[reader, "600000"]);
-        assert_eq!(answer[0], "1", "{answer:?}");
-        answer.get(2).is_some_and(|by| by.contains("\"host\""))
-    };
-    let mut missed = readers.iter().filter(|reader| !was_notified(reader));
-    assert_eq!(missed.next(), None);
-}
-
-#[test]
-fn an_old_run_that_lost_its_first_reply_never_gets_a_newer_ticket_whatever_the_names_of_others() {
-    let redis = Redis::start();
-    acquire(&redis, "holder", "1", "", "0");
-    // Both ids begin with a 6.
-    let (older, newer) = ("older", "newer7");
-    acquire(&redis, older, "1", "poll", "1");
-    acquire(&redis, newer, "1", "poll", "1");
-    call(&redis, "release", &["holder", "0", "status:0", "0"]);
-    assert_eq!(acquire(&redis, newer, "1", "poll", "1")[0], "1");
-    let answer = acquire(&redis, older, "1", "poll", "1");
-    assert_eq!(answer[0], "2", "{answer:?} {}", redis.describe_key("a"));
-}
 
 #[test]
 fn work_is_not_started_on_a_grant_that_came_later_than_is_possible_by_our_own_clock() {

@@ -73,28 +73,21 @@ fn a_job_that_is_stopped_keeps_its_lock_too_and_a_person_can_end_that() {
 
 #[test]
 fn waiters_for_a_kept_lock_get_it_within_a_second_of_its_end_one_after_the_other() {
-    let turn = |waiter: Running| {
-        let end = waiter.finish();
-        end.assert_code(0);
-        moment(&end.stdout)
-    };
+    let turn = |waiter: Running| moment(&waiter.finish().assert_code(0).stdout);
     let rounds = [&[][..], &["--slots", "1"], &["--shared"]].map(|mode| {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let began = now();
-        let options = [mode, &["--hold-at-least", "6s", "a"]].concat();
+        let options = [mode, words!("--hold-at-least 6s a")].concat();
         let holder = Gated::start(&redis, &options).ready();
-        let first = queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]);
-        let second = queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]);
+        let waiters = [(); 2].map(|()| queued(&redis, words!("run -q a -- date +%s%N")));
         holder.end();
         let kept: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-        let free = now() + Duration::from_millis(kept);
-        (redis, began, free, first, second)
+        (redis, began, now() + Duration::from_millis(kept), waiters)
     });
-    let delays = rounds.map(|(redis, began, free, first, second)| {
-        let (first, second) = (turn(first), turn(second));
+    let delays = rounds.map(|(_redis, began, free, waiters)| {
+        let [first, second] = waiters.map(turn);
         assert!(first.saturating_sub(began) > Duration::from_millis(5950));
         assert!(first < second);
-        assert_nothing_left(&redis);
         [first.saturating_sub(free), second.saturating_sub(first)]
     });
     assert_within(Duration::from_secs(1), delays.concat());
@@ -116,28 +109,11 @@ fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
     redis.cli(&["DEL", "{redlock:a}:history"]);
     assert!(after("--once-per 1h").ends_with("s ago\n"));
     assert_eq!(after("-q --once-per 1h"), "");
-    let numbered = |number: u32| {
-        let line = format!("run --supersede --reason hotfix --seq {number} b -- true");
-        ends(&redis, &line)
-    };
-    numbered(7).assert_code(0).assert_silent();
-    let old = numbered(6);
-    old.assert_said(75, "(hotfix)");
-    old.assert_says("redlock: lock \"b\": build 6 is older than build 7 of ");
-    assert_eq!(old.stderr.lines().count(), 1);
     assert_eq!(ran(&redis), 1);
-}
-
-#[test]
-fn a_failed_once_per_job_runs_again_until_it_has_succeeded_once() {
-    let redis = Redis::left_empty();
-    // The third run succeeds.
-    let script = r#"echo run >>"$HOME/ran"; test "$(wc -l <"$HOME/ran")" -ge 3"#;
-    let start = |()| Running::start(&mut redis.run("-q --once-per 1h -E 9 a", script));
-    let mut codes = [(); 8].map(start).map(|run| run.finish().code());
-    codes.sort();
-    let expected = [0, 1, 1, 9, 9, 9, 9, 9].map(Some);
-    assert_eq!((ran(&redis), codes), (3, expected));
+    redis.play(
+        "0 redlock run --supersede --reason hotfix --seq 7 b -- true
+        75 redlock run --supersede --seq 6 b -- true → lock \"b\": build 6 is older than build 7 of … (hotfix)",
+    );
 }
 
 #[test]
@@ -166,40 +142,28 @@ fn jitter_sleeps_before_all_else_no_longer_than_was_said_and_each_signal_ends_it
     for signal in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGTERM] {
         let words = words!("run REDLOCK_JITTER=10h a -- echo ran");
         let run = Running::start(&mut redis.redlock(words));
-        let pid = run.pid();
+        let wchan = format!("/proc/{}/wchan", run.pid());
         wait_until("it sleeps", || {
-            let wchan = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
-            wchan.contains("poll")
+            fs::read_to_string(&wchan).is_ok_and(|wchan| wchan.contains("poll"))
         });
-        assert_eq!(redis.scripts(), 0);
         run.signal(signal);
         let end = run.finish();
-        end.assert_code(128 + signal as i32).assert_silent();
-        assert_eq!(end.stdout, "");
+        end.assert_printed(128 + signal as i32, "").assert_silent();
+        assert_eq!(redis.scripts(), 0);
     }
-    assert_eq!(redis.cli(&["DBSIZE"]), "0");
     let began = Instant::now();
-    let all = (0..10).map(|number| {
-        let words = format!("REDLOCK_JITTER=2s a{number}");
-        Running::start(&mut redis.run(&words, "true"))
-    });
-    for run in all.collect::<Vec<_>>() {
-        run.finish().assert_code(0).assert_silent();
-    }
-    assert!(began.elapsed() < Duration::from_secs(22));
+    let words = (0..10).map(|number| format!("-q REDLOCK_JITTER=2s a{number}"));
+    let all = words.map(|words| Running::start(&mut redis.run(&words, "true")));
+    all_end(all.collect::<Vec<_>>(), 0);
+    assert_took_less(began, Duration::from_secs(22));
 }
 
 #[test]
 fn a_run_that_loses_the_race_is_silent_for_whatever_reason_but_not_when_something_is_wrong() {
     let redis = Redis::start();
-    let quiet = |options: &str| {
-        let line = format!("run -q -n -E 0 {options} a -- echo ran");
-        ends(&redis, &line)
-    };
+    let quiet = |options: &str| ends(&redis, &format!("run -q -n -E 0 {options} a -- echo ran"));
     let lost = |options: &str| {
-        let end = quiet(options);
-        end.assert_code(0).assert_silent();
-        assert_eq!(end.stdout, "", "{options}");
+        quiet(options).assert_silent().assert_printed(0, "");
     };
     let holder = Gated::start(&redis, &["a"]).ready();
     for options in ["", "-s", "--slots 2", "--hold-at-least 1m"] {
@@ -213,8 +177,7 @@ fn a_run_that_loses_the_race_is_silent_for_whatever_reason_but_not_when_somethin
     ends(&redis, "freeze -q a --reason x").assert_silent();
     lost("");
     ends(&redis, "thaw -q a").assert_silent();
-    let unreachable = quiet("-u redis://127.0.0.1:1");
-    unreachable.assert_said(69, "redlock: ");
+    quiet("-u redis://127.0.0.1:1").assert_said(69, "redlock: ");
     quiet("--ttl 1ms").assert_code(64);
 }
 
@@ -222,27 +185,20 @@ fn a_run_that_loses_the_race_is_silent_for_whatever_reason_but_not_when_somethin
 fn a_run_that_waits_behind_another_one_is_skipped_when_that_succeeds_and_runs_when_it_fails() {
     let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
-    for (option, says) in [
-        ("--once-per 1h", "skipped: a run of \"a\" succeeded "),
+    let failing = "echo ready; read go <\"$HOME/gate\"; exit 1";
+    for (options, says) in [
+        ("--once-per 1h a", "skipped: a run of \"a\" succeeded "),
         (
-            "--once k",
+            "--once k a",
             "skipped: a run of \"a\" with --once k succeeded",
         ),
     ] {
-        let line = format!("{option} a");
-        let options = words(&line, &[]);
-        let failing = "read go <\"$HOME/gate\"; exit 1";
-        let first = Running::start(&mut redis.run(&line, failing));
-        wait_until("it holds the lock", || {
-            redis.holder("a") == Some(first.pid())
-        });
-        let second = Gated::queued(&redis, &options);
-        let third = Gated::queued(&redis, &options);
+        let first = Running::ready(&mut redis.run(options, failing));
+        let [second, third] = [(); 2].map(|()| Gated::queued(&redis, &words(options, &[])));
         gate.open();
         first.finish().assert_code(1);
         second.ready().end();
-        let end = third.run.finish();
-        end.assert_printed(0, "").assert_says(says);
+        third.run.finish().assert_printed(0, "").assert_says(says);
         redis.cli(&["FLUSHALL"]);
     }
 }

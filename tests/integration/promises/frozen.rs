@@ -2,11 +2,6 @@
 
 use crate::support::prelude::*;
 
-/// Splits a line into words.
-fn split(line: &str) -> Vec<&str> {
-    line.split_whitespace().collect()
-}
-
 fn freeze(redis: &Redis, options: &str) -> Outcome {
     ends(redis, &format!("freeze a --reason release-night {options}"))
 }
@@ -29,71 +24,58 @@ fn assert_frozen(redis: &Redis) {
 
 /// Starts a run of "a" with these options. Returns when its COMMAND runs.
 fn holding(redis: &Redis, options: &str) -> Gated {
-    Gated::start(redis, &split(&format!("{options} a"))).ready()
+    Gated::start(redis, &words(&format!("{options}a"), &[])).ready()
 }
 
 #[test]
-fn the_holder_of_a_frozen_lock_finishes_and_no_other_gets_in_until_it_is_thawed() {
-    for mode in ["", "--shared", "--slots 3"] {
+fn the_holder_of_a_frozen_lock_finishes_and_no_other_gets_in_until_it_is_thawed_or_that_expires() {
+    for (mode, time) in [
+        ("", ""),
+        ("--shared ", ""),
+        ("--slots 3 ", ""),
+        ("", "--for 3s"),
+    ] {
         let redis = Redis::left_empty();
         let holder = holding(&redis, mode);
-        freeze(&redis, "").assert_said(0, "may finish");
-        let refused = ends(&redis, &format!("run -n {mode} a -- true"));
-        refused.assert_said(75, "is frozen");
-        refused.assert_says("release-night");
-        let waiter = queued(&redis, &split(&format!("run -q {mode} a -- echo in")));
+        freeze(&redis, time).assert_said(0, "may finish");
+        let waiter = format!("run -q {mode}a -- echo in");
+        let waiter = queued(&redis, &words(&waiter, &[]));
+        let both = queued(&redis, words!("run -q b a -- true"));
         holder.end();
-        // The waiter has checked the lock after the release, and it is still frozen.
-        assert_frozen(&redis);
-        ends(&redis, "acquire -n a").assert_code(75);
-        assert_eq!(redis.cli(words!("SET redlock:a plain NX PX 1000")), "");
-        thaw(&redis);
+        if time.is_empty() {
+            // The waiter has checked the lock after the release, and it is still frozen.
+            assert_frozen(&redis);
+            ends(&redis, "acquire -n a").assert_code(75);
+            ends(&redis, "run -n c -- true").assert_code(0);
+            assert_eq!(redis.cli(words!("SET redlock:a plain NX PX 1000")), "");
+            thaw(&redis);
+        }
         waiter.finish().assert_printed(0, "in\n");
+        both.finish().assert_code(0);
     }
-}
-
-#[test]
-fn a_freeze_expires_and_a_waiter_gets_in_then() {
-    let redis = Redis::left_empty();
-    freeze(&redis, "--for 700ms").assert_code(0);
-    ends(&redis, "run -w 60s a -- true").assert_code(0);
-    // Behind a holder, and with a late waiter.
-    let holder = holding(&redis, "");
-    freeze(&redis, "--for 700ms").assert_code(0);
-    let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
-    holder.end();
-    waiter.finish().assert_code(0);
 }
 
 #[test]
 fn a_lock_stays_frozen_when_its_holder_dies_is_forced_out_or_is_stopped() {
     let redis = Redis::start();
-    let mut holder = holding(&redis, "");
-    freeze(&redis, "").assert_code(0);
-    holder.run.kill();
-    redis.cli(&["PEXPIRE", "redlock:a", "1"]);
-    redis.await_free("a");
-    assert_frozen(&redis);
-    assert_eq!(redis.cli(words!("SET redlock:a plain NX PX 1000")), "");
-    thaw(&redis);
-    let forced = holding(&redis, "");
-    freeze(&redis, "").assert_code(0);
-    ends(&redis, "release --force -q a").assert_code(0);
-    forced.run.finish().assert_code(79);
-    assert_frozen(&redis);
-    ends(&redis, "release --force a").assert_said(79, "not held");
-    thaw(&redis);
-    for (stop, parts) in [
-        ("stop -n a", &["to stop; \"a\" is released after that"][..]),
-        ("stop a", &["\"a\" is free after ", ", and stays frozen"]),
+    for (end, says) in [
+        ("redis-cli -s ~/redis.sock PEXPIRE redlock:a 1", ""),
+        ("redlock release --force -q a", ""),
+        ("redlock stop -n a", "to stop; \"a\" is released after that"),
+        ("redlock stop a", ", and stays frozen"),
     ] {
-        let stopped = holding(&redis, "");
+        let mut holder = holding(&redis, "");
         freeze(&redis, "").assert_code(0);
         let waiter = queued(&redis, words!("run -q a -- true"));
-        let end = ends(&redis, stop);
-        assert_has(&end.assert_code(0).stderr, parts);
-        stopped.run.finish().assert_exited(79);
+        if end.contains("PEXPIRE") {
+            holder.run.kill();
+        }
+        outcome(&mut sh(&redis, end)).assert_said(0, says);
+        wait_until("the run has ended", || holder.run.has_ended());
+        wait_until("it has no holder", || redis.holder("a").is_none());
         assert_frozen(&redis);
+        assert_eq!(redis.cli(words!("SET redlock:a plain NX PX 1000")), "");
+        ends(&redis, "release --force a").assert_said(79, "not held");
         thaw(&redis);
         waiter.finish().assert_code(0);
     }
@@ -102,9 +84,9 @@ fn a_lock_stays_frozen_when_its_holder_dies_is_forced_out_or_is_stopped() {
 #[test]
 fn freezing_again_changes_the_reason_and_the_end_and_thawing_twice_is_fine() {
     let redis = Redis::left_empty();
-    let end = freeze(&redis, "");
-    end.assert_said(0, "at most for 30d");
-    end.assert_says("it has no holder");
+    freeze(&redis, "")
+        .assert_said(0, "at most for 30d")
+        .assert_says("it has no holder");
     let end = ends(&redis, "freeze a --reason other --for 1m");
     end.assert_said(0, "previously frozen by")
         .assert_says("for 1m");
@@ -129,16 +111,6 @@ fn the_holder_goes_on_under_a_freeze_for_longer_than_its_ttl_and_may_extend_chec
         end.assert_silent().assert_printed(0, "ready\ninner\n");
         ends(&redis, "run -n a -- true").assert_code(75);
     });
-}
-
-#[test]
-fn freezing_one_lock_leaves_others_alone_and_several_are_taken_when_all_are_thawed() {
-    let redis = Redis::left_empty();
-    freeze(&redis, "-q").assert_code(0);
-    ends(&redis, "run -n b -- true").assert_code(0);
-    let both = queued(&redis, &["run", "-q", "a", "b", "--", "true"]);
-    thaw(&redis);
-    both.finish().assert_code(0);
 }
 
 #[test]
@@ -170,18 +142,15 @@ fn runs_that_ignore_a_freeze_go_in_one_at_a_time_ahead_of_all_that_it_keeps_out(
 
 #[test]
 fn a_freeze_that_ends_before_the_holder_is_no_success_of_the_command_that_waits_for_that() {
-    type End = fn(&Redis);
-    let ends: [(&str, End); 4] = [
-        ("1h", thaw),
-        ("1h", |redis| {
-            freeze(redis, "").assert_code(0);
-        }),
-        ("1h", |redis| {
-            redis.cli(&["HDEL", "{redlock:a}:state", "frozen"]);
-        }),
-        ("300ms", |_| {}),
-    ];
-    for (long, end) in ends {
+    for (long, end) in [
+        ("1h", "redlock thaw a"),
+        ("1h", "redlock freeze a --reason other"),
+        (
+            "1h",
+            "redis-cli -s ~/redis.sock HDEL {redlock:a}:state frozen",
+        ),
+        ("300ms", "true"),
+    ] {
         let redis = Redis::start();
         let holder = holding(&redis, "");
         let words = words!("freeze a --drain --reason dump --for {}", long);
@@ -189,7 +158,7 @@ fn a_freeze_that_ends_before_the_holder_is_no_success_of_the_command_that_waits_
         wait_until("it is frozen", || {
             redis.cli(&["HEXISTS", "{redlock:a}:state", "freezes"]) == "1"
         });
-        end(&redis);
+        outcome(&mut sh(&redis, end)).assert_code(0);
         freezing.finish_saying(79, "this freeze of lock \"a\" is over");
         holder.end();
     }

@@ -15,14 +15,12 @@ fn fill(redis: &Redis) {
 fn on_a_full_server_a_lock_is_renewed_and_released() {
     side_by_side(MODES, |mode| {
         let redis = Redis::left_empty();
-        let options = [&["--ttl", "6s", "-k", "100ms"], mode, &["a"]].concat();
+        let options = [words!("--ttl 12s -k 100ms"), mode, &["a"]].concat();
         let mut holder = Gated::start(&redis, &options).ready();
         fill(&redis);
         redis.await_renewals("a", 2);
         holder.open();
-        let end = holder.finish();
-        assert_eq!(end.code(), Some(0), "{mode:?}: {end:?}");
-        end.assert_silent();
+        holder.finish().assert_code(0).assert_silent();
     });
 }
 
@@ -35,15 +33,11 @@ fn on_a_full_server_a_lock_is_handed_on_to_waiters_that_were_there_before() {
         let last = Gated::queued(&redis, &["-q", "a"]);
         let leaves = Gated::queued(&redis, &["-q", "a"]);
         fill(&redis);
-        leaves.run.signal(nix::sys::signal::Signal::SIGTERM);
+        leaves.run.signal(Signal::SIGTERM);
         leaves.run.finish().assert_code(143).assert_silent();
         // Long enough for a heartbeat of each waiter.
         redis.await_calls("evalsha", 4);
-        assert_eq!(
-            redis.queue("a"),
-            [first.run.pid(), last.run.pid()],
-            "{mode:?}"
-        );
+        assert_eq!(redis.queue("a"), [first.run.pid(), last.run.pid()]);
         holder.end();
         first.ready().end();
         last.ready().end();
@@ -52,11 +46,12 @@ fn on_a_full_server_a_lock_is_handed_on_to_waiters_that_were_there_before() {
 
 #[test]
 fn on_a_full_server_a_holder_is_stopped_or_forced_out_and_the_lock_goes_on() {
-    let ways = [
-        ("release --force -q a", "was forced free by"),
-        ("stop -q a", "asked this run to stop"),
-    ];
-    for (mode, (line, says)) in MODES.iter().flat_map(|mode| ways.map(|way| (*mode, way))) {
+    for (mode, line, says) in [
+        (MODES[0], "release --force -q a", "was forced free by"),
+        (MODES[1], "stop -q a", "asked this run to stop"),
+        (MODES[2], "release --force -q a", "was forced free by"),
+        (MODES[0], "stop -q a", "asked this run to stop"),
+    ] {
         let redis = Redis::left_empty();
         let holder = Gated::start(&redis, &[mode, &["a"]].concat()).ready();
         let waiter = Gated::queued(&redis, &["-q", "a"]);

@@ -2,7 +2,6 @@
 //!
 //! The tests start the guards themselves, so that these aren't part of the run's process tree, as over ssh or in a container.
 
-use crate::promises::queue::add_dead_waiters;
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, Request, load_scripts};
 
@@ -150,13 +149,10 @@ fn guarded_work_finds_the_lock_and_what_it_starts_reenters_it_and_releases_nothi
         redlock run -n a -- echo nested
         redlock guard -- echo "guarded again"
         redlock release; echo "released $?""#;
-    let mut guard = holder.guard(&redis, &[], script);
+    let guard = holder.guard(&redis, &[], script);
     let fence = redis.cli(&["HGET", "{redlock:a}:state", "fence"]);
-    guard.expect_line(&format!("checked a {fence}"));
-    for line in ["nested", "guarded again", "released 0"] {
-        guard.expect_line(line);
-    }
-    guard.finish().assert_exited(0);
+    let printed = format!("checked a {fence}\nnested\nguarded again\nreleased 0\n");
+    guard.finish().assert_printed(0, &printed);
     assert_eq!(redis.holder("a"), Some(holder.run.pid()));
     holder.end(&redis);
 }
@@ -164,97 +160,62 @@ fn guarded_work_finds_the_lock_and_what_it_starts_reenters_it_and_releases_nothi
 #[test]
 fn without_a_lock_to_guard_nothing_is_started_and_nothing_is_acquired() {
     let redis = Redis::left_empty();
-    let refused = |held: &str, options: &[&str], says: &str| {
-        let words = [&["guard"], options, &["--", "echo", "never"]].concat();
-        let mut command = redis.redlock(&words);
-        let end = outcome(command.env("REDLOCK_HELD", held));
-        end.assert_printed(79, "").assert_says(says);
+    let refused = |held: &str, says: &str| {
+        redis.play(&format!("79 REDLOCK_HELD={held} -- echo never → {says}"));
     };
-    refused("", &[], "REDLOCK_HELD isn't set here");
-    refused("a=no-such-token", &[], "is not held");
-    assert_eq!(redis.holder("a"), None);
+    refused("'' redlock guard", "REDLOCK_HELD isn't set here");
+    refused("a=no-such-token redlock guard", "is not held");
     let holder = Holder::start(&redis, &["a"]);
-    refused(&holder.held, &["b"], "this job doesn't hold \"b\"");
-    refused("a=another-token", &["a"], "holds it now");
-    let held = holder.held.clone();
+    let held = format!("'{}' redlock guard", holder.held);
+    refused(&format!("{held} b"), "this job doesn't hold \"b\"");
+    refused("a=another-token redlock guard a", "holds it now");
     holder.end(&redis);
-    refused(&held, &[], "lock \"a\"");
+    refused(&held, "lock \"a\"");
 }
 
 #[test]
-fn a_guard_of_all_locks_has_them_in_the_order_of_the_run() {
+fn a_guard_reads_the_locks_from_its_input_or_a_file_and_leaves_the_rest_to_its_command() {
     let redis = Redis::start();
-    let script = r#"redlock guard -c 'echo "$REDLOCK_NAME"'"#;
-    outcome(&mut redis.run("b a c", script)).assert_printed(0, "b a c\n");
-}
-
-#[test]
-fn a_guard_reads_the_locks_from_its_input_and_leaves_the_rest_to_its_command() {
-    let redis = Redis::start();
-    let script = r#"printf '%s\nfirst\nsecond\n' "$REDLOCK_HELD" |
-        env -u REDLOCK_NAME -u REDLOCK_TOKEN -u REDLOCK_HELD redlock guard --held - -c '
+    let script = r#"
+        redlock guard -- printenv REDLOCK_NAME
+        echo "$REDLOCK_HELD" >~/held; printf '%s\nfirst\nsecond\n' "$REDLOCK_HELD" >~/input
+        unset REDLOCK_NAME REDLOCK_TOKEN REDLOCK_HELD
+        redlock guard --held ~/held b -- printenv REDLOCK_NAME
+        redlock guard --held - <~/input -c '
             read -r line; echo "$line"; cat; echo "$REDLOCK_NAME"; redlock extend b; redlock extend "a\$c"'"#;
     let end = outcome(&mut redis.run("b a$c", script));
-    end.assert_exited(0).assert_silent();
-    let lines: Vec<&str> = end.stdout.lines().collect();
-    assert_eq!(lines, ["first", "second", "a$c b"]);
-}
-
-#[test]
-fn a_guard_reads_the_locks_from_a_file_and_guards_those_that_are_named() {
-    let redis = Redis::start();
-    let holder = Holder::start(&redis, &["a", "b"]);
-    let path = redis.dir.path().join("held");
-    fs::write(&path, format!("{}\n", holder.held)).unwrap();
-    let file = path.to_str().unwrap();
-    let words = words!("guard --held {} b -- printenv REDLOCK_NAME", file);
-    outcome(&mut redis.redlock(words)).assert_printed(0, "b\n");
-    holder.end(&redis);
+    end.assert_silent()
+        .assert_printed(0, "b a$c\nb\nfirst\nsecond\na$c b\n");
 }
 
 #[test]
 fn a_value_of_held_that_names_no_lock_is_refused_and_not_repeated() {
     let redis = Redis::start();
-    let path = redis.dir.path().join("held");
-    let file = path.to_str().unwrap();
+    let guard = "redlock guard --held ~/held -- echo never";
     let other = "doesn't contain the value of REDLOCK_HELD";
-    for (text, status, says) in [
-        ("", 79, "is empty"),
-        ("\n", 79, "is empty"),
-        ("hunter2", 64, other),
-        ("a=hunter2 b", 64, other),
-        ("a=hunter2\nb=hunter2", 64, other),
-        ("a=hunter2", 79, "is not held"),
-    ] {
-        fs::write(&path, text).unwrap();
-        let end = outcome(&mut redis.redlock(words!("guard --held {} -- echo never", file)));
-        end.assert_exited(status).assert_says(says);
-        assert_eq!(end.stdout, "");
-        assert!(!end.stderr.contains("hunter2"), "{end:?}");
-    }
-    fs::remove_file(&path).unwrap();
-    let end = outcome(&mut redis.redlock(words!("guard --held {} -- echo never", file)));
-    end.assert_said(64, file);
-    for (script, status, says) in [
-        ("$guard </dev/null", 79, "standard input is empty"),
-        ("$guard <.", 64, "can't read standard input"),
-        ("head -c 200000 /dev/zero | $guard", 64, "128 KiB"),
-    ] {
-        let mut shell = sh(&redis, script);
-        shell.env("guard", "redlock guard --held - -- echo never");
-        outcome(&mut shell).assert_exited(status).assert_says(says);
-    }
+    redis.play(&format!(
+        r"64 {guard} → /held
+        79 >~/held; {guard} → is empty
+        79 echo >~/held; {guard} → is empty
+        64 printf hunter2 >~/held; {guard} → {other}
+        64 printf 'a=hunter2 b' >~/held; {guard} → {other}
+        64 printf 'a=hunter2\nb=hunter2' >~/held; {guard} → {other}
+        79 printf a=hunter2 >~/held; {guard} → is not held
+        79 redlock guard --held - -- echo never </dev/null → standard input is empty
+        64 redlock guard --held - -- echo never <. → can't read standard input
+        64 head -c 200000 /dev/zero | redlock guard --held - -- echo never → 128 KiB"
+    ));
 }
 
 #[test]
 fn stop_ends_the_guards_with_the_run_and_waits_for_them_even_if_the_run_is_over() {
-    for is_over in [false, true] {
+    for (is_over, status) in [(false, 79), (true, 0)] {
         let redis = Redis::left_empty();
-        let (mut holder, mut guard) = guarded(&redis, &["--ttl", "120s", "a"]);
+        let (mut holder, mut guard) = guarded(&redis, words!("--ttl 120s a"));
         if is_over {
             leave_lock_to(&mut guard, &redis);
         }
-        let mut stop = Running::start(&mut redis.redlock(&["stop", "--reason", "hung", "a"]));
+        let mut stop = Running::start(&mut redis.redlock(words!("stop --reason hung a")));
         if !is_over {
             guard.expect_line("asked");
             await_end_of_run(&redis);
@@ -267,21 +228,8 @@ fn stop_ends_the_guards_with_the_run_and_waits_for_them_even_if_the_run_is_over(
         let_guards_end(&redis);
         stop.finish().assert_exited(0);
         guard.finish().assert_exited(79);
-        let status = if is_over { 0 } else { 79 };
         holder.run.finish().assert_exited(status);
     }
-}
-
-#[test]
-fn a_run_with_hold_at_least_returns_when_its_guards_have_ended() {
-    let redis = Redis::start();
-    let (mut holder, mut guard) = guarded(&redis, &["--hold-at-least", "1h", "a"]);
-    leave_lock_to(&mut guard, &redis);
-    assert!(!holder.run.has_ended());
-    let_guards_end(&redis);
-    guard.finish().assert_exited(79);
-    holder.run.finish().assert_exited(0);
-    ends(&redis, "run -n a -- true").assert_exited(75);
 }
 
 #[test]
@@ -306,34 +254,18 @@ const LIVES: &str =
     r#"while :; do date +%s%N >"$HOME/life.new"; mv "$HOME/life.new" "$HOME/life"; done"#;
 
 #[test]
-fn guarded_work_is_dead_before_the_lease_ends_where_redis_does_not_answer() {
-    let redis = Redis::start();
-    let mut holder = Holder::start(&redis, &["--ttl", "12s", "-k", "1s", "a"]);
-    let script = format!("trap '' TERM; echo $$; {LIVES}");
-    let mut guard = holder.guard(&redis, &["-k", "1s"], &script);
-    let pid: i32 = guard.line().parse().unwrap();
-    redis.stall();
-    let lease_ends = now() + Duration::from_secs(12);
-    wait_until("the work is dead", || !is_alive(pid));
-    assert_dead_before(redis.dir.path(), lease_ends);
-    redis.resume();
-    guard.finish().assert_exited(79);
-    wait_until("the run has ended, too", || holder.run.has_ended());
-}
-
-#[test]
 fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews_however_late_answers_are()
  {
-    // Delays or losses of the replies to the guard, and the expected number of replies that arrive.
+    // Delays or losses of the replies to the guard, and whether more than the first reply arrives.
     type Hook = fn(&Request) -> Action;
-    let hooks: [(Hook, std::ops::Range<usize>); 3] = [
-        (|_| Action::Pass, 2..usize::MAX),
+    let hooks: [(Hook, bool); 3] = [
+        (|_| Action::Pass, true),
         (
             |request| match &*request.operation {
                 "guard" if request.before > 0 => Action::StallReply(Duration::from_millis(700)),
                 _ => Action::Pass,
             },
-            2..usize::MAX,
+            true,
         ),
         // The lease starts with the request.
         (
@@ -342,31 +274,31 @@ fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews_ho
                 ("guard", _) => Action::LoseRequest,
                 _ => Action::Pass,
             },
-            1..2,
+            false,
         ),
     ];
-    let each = |hook: Hook, expected: std::ops::Range<usize>| {
+    side_by_side(hooks, |(hook, has_more)| {
         let redis = Redis::start();
         load_scripts(&redis);
         let proxy = Proxy::with(&redis, hook);
         let script = format!(
             r#"eval "$(redlock acquire --ttl 12s a)"
-            redlock -u "$0" guard -k 1s -c 'trap "date +%s%N" TERM; echo started; {LIVES}'
-            echo "status $?""#
+            redlock -u {} guard -k 1s -c 'trap "date +%s%N" TERM; echo started; {LIVES}'
+            echo "status $?""#,
+            proxy.url()
         );
-        let mut run = Running::start(&mut directly(&redis, &["sh", "-c", &script, &proxy.url()]));
+        let mut run = Running::start(&mut sh(&redis, &script));
         run.expect_line("started");
         let looked = now();
         let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
         let lease_ends = looked + Duration::from_millis(left);
         let terminated = moment(&run.line());
         run.expect_line("status 79");
-        assert!(expected.contains(&proxy.answered("guard")), "{proxy:?}");
+        assert_eq!(proxy.answered("guard") > 1, has_more, "{proxy:?}");
         assert!(terminated < lease_ends, "{terminated:?} {lease_ends:?}");
         assert_dead_before(redis.dir.path(), lease_ends);
         run.finish().assert_exited(0);
-    };
-    side_by_side(hooks, |(hook, expected)| each(hook, expected));
+    });
 }
 
 #[test]
@@ -505,29 +437,6 @@ fn one_signal_ends_a_guard_of_several_locks_that_redis_does_not_answer() {
 }
 
 #[test]
-fn the_last_guard_of_a_lock_that_its_job_released_hands_it_on_past_a_thousand_dead_waiters() {
-    let redis = Redis::start();
-    let mut gate = Gate::new(&redis);
-    let script = r#"echo "$REDLOCK_HELD"; read go <"$HOME/gate"
-        redlock release -q; echo released; read go <"$HOME/gate""#;
-    let holder = Holder::of(&mut redis.run("--ttl 120s a", script));
-    let mut guard = holder.slow_guard(&redis);
-    let live = Gated::queued(&redis, &["a"]);
-    gate.open();
-    let mut run = holder.run;
-    run.expect_line("released");
-    guard.expect_line("asked");
-    add_dead_waiters(&redis);
-    let_guards_end(&redis);
-    guard.finish().assert_exited(79);
-    // The lock isn't free, so the live waiter behind the dead ones needn't find it with its next heartbeat.
-    assert_ne!(redis.cli(&["GET", "redlock:a"]), "");
-    live.ready().end();
-    gate.open();
-    run.finish().assert_exited(0);
-}
-
-#[test]
 fn work_is_guarded_in_a_cluster() {
     let cluster = Cluster::start(&[]);
     let mut run = Running::start(&mut cluster.redlock(&["run", "a", "-c", SAYS_HELD]));
@@ -543,26 +452,19 @@ fn work_is_guarded_in_a_cluster() {
 #[test]
 fn with_sync_a_guard_starts_nothing_before_the_replicas_know_of_it() {
     let set = Replicated::start();
-    let options = words!(
-        "run REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=30s --ttl 120s a -c",
-        SAYS_HELD
-    );
-    let mut run = Running::start(&mut set.redlock(options));
-    let held = run.line();
-    let replica = (0..3).find(|&node| node != set.primary()).unwrap();
-    let guard = |timeout: &str, script: &str| {
-        let words = words!(
-            "guard REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT={} -c",
-            timeout,
-            script
-        );
+    let with = |words: &[&str], timeout: &str, held: &str| {
         let mut command = set.redlock(words);
-        Running::start(command.env("REDLOCK_HELD", &held))
+        command.envs([("REDLOCK_SYNC", "all"), ("REDLOCK_SYNC_TIMEOUT", timeout)]);
+        Running::start(command.env("REDLOCK_HELD", held))
     };
-    guard("30s", "echo ran").finish().assert_exited(0);
+    let mut run = with(words!("run --ttl 120s a -c", SAYS_HELD), "30s", "");
+    let held = run.line();
+    let guard = with(words!("guard -- echo ran"), "30s", &held);
+    guard.finish().assert_printed(0, "ran\n");
+    let replica = (0..3).find(|&node| node != set.primary()).unwrap();
     set.servers[replica].stall();
-    let end = guard("200ms", "echo never").finish();
-    end.assert_printed(69, "");
+    let guard = with(words!("guard -- echo never"), "200ms", &held);
+    guard.finish().assert_printed(69, "");
     set.servers[replica].resume();
     fs::write(set.home.path().join("end"), "").unwrap();
     run.finish().assert_exited(0);

@@ -33,7 +33,7 @@ fn run(redis: &Redis, words: &[&str]) -> Running {
 }
 
 /// Returns the names of the processes that a test has started in this home directory, except the server.
-fn processes_of(home: &Path) -> Vec<String> {
+pub fn processes_of(home: &Path) -> Vec<String> {
     let home = format!("HOME={}", home.display());
     let mut names = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {

@@ -305,13 +305,6 @@ impl Running {
         pid.unwrap_or_else(|| panic!("no {word:?} with a pid: {line:?}"))
     }
 
-    /// Returns the next line of its standard output with its newline; `None` at the end.
-    pub fn next_line(&mut self) -> Option<String> {
-        let line = self.lines.recv_timeout(TIMEOUT).ok()?;
-        self.seen += &line;
-        Some(line)
-    }
-
     /// Asserts that the next line is this one.
     #[track_caller]
     pub fn expect_line(&mut self, text: &str) {
