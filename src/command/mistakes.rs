@@ -24,7 +24,7 @@ pub fn usage(error: &clap::Error, words: &[OsString]) -> Result<Exit> {
     }
     if typed::context(error, ContextKind::InvalidSubcommand) == ["version"] {
         let is_verbose = |word: &OsString| word == "-v" || word == "--verbose";
-        return super::version(words.iter().any(is_verbose));
+        return super::version::version(words.iter().any(is_verbose));
     }
     report::error(mistake(error, words));
     Ok(Exit::Usage)
