@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::change::{change, with_last_words};
 use super::looks::Looks;
-use super::never_used::{mistaken, refuse_mistaken};
+use super::never_used::mistaken;
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
@@ -123,7 +123,9 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     }
     if !others.is_empty() {
         let inspected = settings.locks.inspect(&mut client, &others)?;
-        refuse_mistaken(&inspected, &mut client, &settings.locks)?;
+        if let Some(line) = mistaken(&inspected, &mut client, &settings.locks)? {
+            return refuse(Exit::NeverUsed, line);
+        }
     }
     Ok(Exit::Success)
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::never_used::{is_unused, refuse_mistaken};
+use super::never_used::{is_unused, mistaken};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{Client, Hold, Inspected, Kept, Key, Name, Waiting};
@@ -88,7 +88,9 @@ impl Selection<'_> {
             lines.iter().for_each(report::error);
             return Ok(Exit::Usage);
         }
-        refuse_mistaken([lock], client, &settings.locks)?;
+        if let Some(line) = mistaken([lock], client, &settings.locks)? {
+            return refuse(Exit::NeverUsed, line);
+        }
         let at = report::at_server(&settings.locks);
         let line = match &lock.key {
             Key::NotALock(kind) => {
