@@ -27,7 +27,7 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::protocol::{Client, HistoryEntry, LockHistory, Name, Which};
-use crate::report::{self, counted, format_duration, lines_of, print, print_to, width};
+use crate::report::{self, counted, format_duration, lines_of, print, print_to, quote, width};
 use crate::sys::local_time;
 use crate::usage::refuse;
 
@@ -66,8 +66,7 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     } else {
         let selection = history.read()?;
         if options.json {
-            let now_ms = selection.now_ms;
-            print_array(&selection.entries, |entry| entry_object(entry, now_ms))?;
+            print_array(&selection.entries, |it| entry_object(it, selection.now_ms))?;
         } else {
             print(&history.table(&selection)?)?;
         }
@@ -179,8 +178,8 @@ impl History<'_> {
         let mut text = String::new();
         if !selection.entries.is_empty() {
             let is_of_one = self.asked.names.len() == 1 && self.asked.patterns.is_empty();
-            let (entries, now_ms) = (&selection.entries, selection.now_ms);
-            text = listing::table(entries, now_ms, LOCAL, width(), is_of_one);
+            let entries = &selection.entries;
+            text = listing::table(entries, selection.now_ms, LOCAL, width(), is_of_one);
         }
         let mut notes = Vec::new();
         if selection.before > 0 {
@@ -203,11 +202,9 @@ impl History<'_> {
 
     /// Returns a line for each name or pattern without a history, or without one in the selected time.
     fn missing(&mut self, selection: &Selection) -> Result<Vec<String>> {
-        if let (Some(since), Some(last), true) = (
-            self.options.since,
-            selection.last_before_ms,
-            selection.is_empty(),
-        ) {
+        if selection.is_empty()
+            && let (Some(since), Some(last)) = (self.options.since, selection.last_before_ms)
+        {
             let (since, last) = (format_duration(since), LOCAL.moment(last));
             let line = format!("no hold within {since}; the last one ended at {last}");
             return Ok(vec![line]);
@@ -217,10 +214,8 @@ impl History<'_> {
             let line = format!("no lock has a history (kept for {days} days)");
             return Ok(vec![line]);
         }
-        let texts = self.asked.names.iter().map(Name::as_str);
-        let texts = texts.chain(self.asked.patterns.iter().map(String::as_str));
-        let missing = texts.filter(|text| !selection.met.contains(*text));
-        let missing: Vec<&str> = missing.collect();
+        let mut missing: Vec<&str> = self.asked.texts().collect();
+        missing.retain(|text| !selection.met.contains(*text));
         if missing.is_empty() {
             return Ok(Vec::new());
         }
@@ -228,8 +223,7 @@ impl History<'_> {
         let at = report::at_server(&self.settings.locks);
         let line = |name: &str| {
             let meant = similar(name, &names).into_iter().next();
-            let meant = meant.map(|meant| format!("; did you mean {}?", report::quote(meant)));
-            let meant = meant.unwrap_or_default();
+            let meant = meant.map_or(String::new(), |it| format!("; did you mean {}?", quote(it)));
             format!("no history of \"{name}\"{at} (kept for {days} days{meant})")
         };
         Ok(missing.into_iter().map(line).collect())
