@@ -154,12 +154,7 @@ pub fn entry_object(entry: &HistoryEntry, now_ms: u64) -> Object {
     json.field("end", entry.outcome.kind());
     json.field("status", status);
     json.field("signal", signal);
-    let by = entry.by.as_ref().map(|by| {
-        let mut json = Object::default();
-        json.client(Some(by), false, true);
-        json
-    });
-    json.object("by", by);
+    json.object("by", entry.by.as_ref().map(|by| Object::of(by, true)));
     json.field("guards", hold.map_or(0, |hold| hold.guards));
     json.field("why", reason);
     json.field("success_ago_ms", entry.success_ago.map(milliseconds));
