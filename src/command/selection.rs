@@ -141,18 +141,12 @@ mod tests {
             waiter: locks()[0].waiters[0].waiter.clone(),
         };
         Inspected {
-            name: "a".parse().unwrap(),
-            fence: None,
-            usual: None,
-            record: crate::protocol::Record::default(),
-            now_ms: 0,
             key: match holds {
                 [] => Key::Free,
                 _ => Key::Held(holds.iter().map(hold).collect()),
             },
-            frozen: None,
             waiters: waiters.iter().map(waiting).collect(),
-            rest: None,
+            ..locks().swap_remove(0)
         }
     }
 
