@@ -62,20 +62,15 @@ fn short_help(command: &mut clap::Command) -> String {
     let rows: Vec<(String, String)> = shown.map(option).collect();
     let width = rows.iter().map(|(option, _)| option.len()).max();
     let width = width.unwrap_or_default() + 2;
-    let about = text(command.get_about());
-    let mut lines = vec![
-        about,
-        String::new(),
-        command.render_usage().to_string(),
-        String::new(),
-    ];
+    let (about, usage) = (text(command.get_about()), command.render_usage());
+    let mut page = format!("{about}\n\n{usage}\n\n");
     for (mut option, help) in rows {
         for part in report::wrapped(&help, Some(COLUMNS - width)) {
-            lines.push(format!("{option:width$}{part}").trim_end().to_owned());
+            page.extend([format!("{option:width$}{part}").trim_end(), "\n"]);
             option.clear();
         }
     }
-    lines.join("\n") + "\n"
+    page
 }
 
 /// Width of the terminal that help is written for, in columns.
