@@ -37,8 +37,7 @@ impl Calendar {
     /// Returns the name of the time zone at a time.
     pub fn zone(self, ms: u64) -> String {
         let moment = self.moment(ms);
-        let (_, zone) = moment.rsplit_once(' ').unwrap_or(("", &moment));
-        zone.to_owned()
+        moment.rsplit(' ').next().unwrap_or_default().to_owned()
     }
 }
 
@@ -82,7 +81,7 @@ mod tests {
         assert_eq!(BERLIN.brief(summer, "CET"), "10-25 02:59:59 CEST");
         assert_eq!(BERLIN.minute(summer, winter), "02:59");
         let midnight = ms("2026-10-25T23:00:00Z");
-        assert_eq!(BERLIN.moment(u64::MAX), "-");
         assert_eq!(BERLIN.minute(summer, midnight), "10-25 02:59");
+        assert_eq!(BERLIN.moment(u64::MAX), "-");
     }
 }

@@ -95,11 +95,9 @@ pub fn table(
     is_of_one: bool,
 ) -> String {
     let last = entries.last().map_or(now_ms, |entry| entry.since_ms);
-    let zone = width.filter(|width| *width < WIDE);
-    let zone = zone.map(|_| calendar.zone(last));
-    let rows = entries.iter();
-    let rows = rows.map(|entry| row(entry, now_ms, calendar, zone.as_deref()));
-    let rows: Vec<[String; 8]> = rows.collect();
+    let zone = width.filter(|it| *it < WIDE).map(|_| calendar.zone(last));
+    let cells = |entry| row(entry, now_ms, calendar, zone.as_deref());
+    let rows: Vec<[String; 8]> = entries.iter().map(cells).collect();
     let brief = zone.map(|zone| (format!("STARTED ({zone})"), "HOST"));
     let (started, who) = brief.unwrap_or(("STARTED".into(), "WHO"));
     let headings = [
