@@ -15,11 +15,9 @@ use std::path::Path;
 use anyhow::Result;
 
 use self::calendar::Calendar;
-use self::listing::entry_object;
+pub(super) use self::listing::entry_object;
 pub(super) use self::recently::Past;
 use super::asked::Asked;
-#[cfg(test)]
-use super::json::array;
 use super::json::print_array;
 use super::never_used::{known_names, similar};
 use crate::cli;
@@ -253,21 +251,4 @@ impl History<'_> {
 /// Returns the memory of an entry, in bytes.
 fn weight_of(entry: &HistoryEntry) -> usize {
     size_of::<HistoryEntry>() + entry.who.weight()
-}
-
-/// Returns all forms of these histories, without colours.
-#[cfg(test)]
-pub fn drawn(histories: &[LockHistory], width: Option<usize>) -> Vec<String> {
-    let entries: Vec<_> = histories
-        .iter()
-        .flat_map(|lock| lock.entries.clone())
-        .collect();
-    let now_ms = histories.iter().map(|lock| lock.now_ms).max().unwrap_or(0);
-    let holds = entries.iter().filter(|entry| entry.hold.is_some());
-    let holds: Vec<HistoryEntry> = holds.cloned().collect();
-    vec![
-        listing::table(&entries, now_ms, Calendar::UTC, width, false),
-        array(&entries, |entry| entry_object(entry, now_ms)),
-        chart::svg(&holds, now_ms, Calendar::UTC),
-    ]
 }
