@@ -61,8 +61,8 @@ use crate::decide::exit::Exit;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if std::env::var_os(command::COMPLETES).is_some() {
-        let exit = command::complete(&words);
+    if std::env::var_os(command::completions::COMPLETES).is_some() {
+        let exit = command::completions::complete(&words);
         let exit = exit.unwrap_or_else(|error| usage::fail(&error, &[]));
         return exit.code().into();
     }
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     };
     let exit = exit.unwrap_or_else(|error| usage::fail(&error, &words));
     if is_evaluated {
-        command::fail_eval(exit);
+        command::acquire::fail_eval(exit);
     }
     stderr::flush(stderr::LINGER);
     if let Exit::Interrupted(signal) = exit {
@@ -87,17 +87,17 @@ fn by_clap(words: &[OsString]) -> (anyhow::Result<Exit>, bool) {
     let is_evaluated = typed::is_evaluated(read.as_ref().ok(), words);
     let exit = match read {
         Ok(cli) => perform(cli),
-        Err(error) => command::usage(&error, words),
+        Err(error) => command::mistakes::usage(&error, words),
     };
     (exit, is_evaluated)
 }
 
 fn perform(cli: Cli) -> anyhow::Result<Exit> {
     if cli.version {
-        return command::version(cli.common.verbose);
+        return command::version::version(cli.common.verbose);
     }
     let Some(command) = cli.command else {
-        return Ok(command::no_command());
+        return Ok(command::mistakes::no_command());
     };
     // doctor itself reports refused files and settings without effect.
     let is_doctor = matches!(command, Command::Doctor(_));
@@ -107,7 +107,7 @@ fn perform(cli: Cli) -> anyhow::Result<Exit> {
             sources.expect_trusted()?;
         }
         if let Some(url) = &cli.common.url {
-            command::remember_url(url);
+            report::remember_url(job::privacy::masked_url(url));
         }
         let settings = Settings::read(&cli.common, &sources)?;
         if !is_doctor {
@@ -116,19 +116,19 @@ fn perform(cli: Cli) -> anyhow::Result<Exit> {
         Ok::<_, anyhow::Error>(settings)
     };
     match command {
-        Command::Run(options) => command::run(&options, &settings()?),
-        Command::Guard(options) => command::guard(&options, &settings()?),
-        Command::Acquire(options) => command::acquire(&options, &settings()?),
-        Command::Extend(options) => command::extend(&options, &settings()?),
-        Command::Release(options) => command::release(&options, &settings()?),
-        Command::Stop(options) => command::stop(&options, &settings()?),
-        Command::Status(options) => command::status(&options, &settings()?),
-        Command::History(options) => command::history(&options, &settings()?),
-        Command::Freeze(options) => command::freeze(&options, &settings()?),
-        Command::Thaw(options) => command::thaw(&options, &settings()?),
-        Command::Fence(options) => command::fence(&options),
-        Command::Help(options) => command::help(&options),
-        Command::Completions(options) => command::completions(&options),
-        Command::Doctor(options) => command::doctor(&options, &settings()?),
+        Command::Run(options) => command::run::run(&options, &settings()?),
+        Command::Guard(options) => command::guard::guard(&options, &settings()?),
+        Command::Acquire(options) => command::acquire::acquire(&options, &settings()?),
+        Command::Extend(options) => command::extend::extend(&options, &settings()?),
+        Command::Release(options) => command::release::release(&options, &settings()?),
+        Command::Stop(options) => command::stop::stop(&options, &settings()?),
+        Command::Status(options) => command::status::status(&options, &settings()?),
+        Command::History(options) => command::history::history(&options, &settings()?),
+        Command::Freeze(options) => command::freeze::freeze(&options, &settings()?),
+        Command::Thaw(options) => command::freeze::thaw(&options, &settings()?),
+        Command::Fence(options) => command::fence::fence(&options),
+        Command::Help(options) => command::manual::help(&options),
+        Command::Completions(options) => command::completions::completions(&options),
+        Command::Doctor(options) => command::doctor::doctor(&options, &settings()?),
     }
 }

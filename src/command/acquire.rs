@@ -9,14 +9,14 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid, getppid};
 use serde_json::json;
 
 use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
-use crate::decide::lease::{Terms, try_timeout};
+use crate::decide::lease::try_timeout;
 use crate::decide::session::Policy;
 use crate::duration::milliseconds;
 use crate::job::identity::own_job;
@@ -29,7 +29,7 @@ use crate::stderr;
 use crate::supervise::keeper::{self, Target};
 use crate::supervise::process;
 use crate::supervise::procfs::{self, Stat};
-use crate::supervise::run::Terms as KeeperTerms;
+use crate::supervise::run::Terms;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::{self, poll};
 use crate::usage::{Refusal, parse_names, refuse};
@@ -41,15 +41,10 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         let line = "standard output is closed: nobody could read the token";
         return refuse(Exit::Usage, line.into());
     }
-    let target = options
-        .while_pid
-        .map(|pid| target(pid, options, settings))
-        .transpose()?;
+    let target = options.while_pid.map(|pid| target(pid, options, settings));
+    let target = target.transpose()?;
     // Records the caller as the holder, because this process exits at once.
-    let pid = match options.while_pid {
-        Some(pid) => pid,
-        None => nix::unistd::getppid().as_raw(),
-    };
+    let pid = options.while_pid.unwrap_or_else(|| getppid().as_raw());
     let words = || process::command_line(pid).into_iter().map(Into::into);
     let who = Who {
         pid: pid.unsigned_abs(),
@@ -113,11 +108,8 @@ fn acquire_and_print(
     let text = text(options, acquisition, holds);
     wait_for_reader(requester, signals, holds)?;
     if options.format == Format::Github {
-        holds
-            .all
-            .iter()
-            .map(token)
-            .for_each(|it| mask_in_github(&it));
+        let tokens = holds.all.iter().map(token);
+        tokens.for_each(|token| mask_in_github(&token));
     }
     if !print(&text)? {
         bail!("nobody reads standard output any more");
@@ -136,7 +128,7 @@ fn acquire_and_print(
         kill_after: acquisition.terms.kill_after,
         ..Policy::default()
     };
-    let terms = KeeperTerms {
+    let terms = Terms {
         policy,
         timeout: None,
         names: &acquisition.names,
@@ -154,18 +146,16 @@ const HIDDEN: &str = "/proc hides the processes of other users (hidepid): if the
 /// Opens the process for which the lock is kept.
 fn target(pid: i32, options: &cli::Acquire, settings: &Settings) -> Result<Target> {
     let unfit = |why: &str| Refusal(Exit::Usage, format!("--while-pid {pid}: {why}")).into();
-    if pid == 1 && nix::unistd::getppid().as_raw() != pid {
+    if pid == 1 && getppid().as_raw() != pid {
         return Err(unfit(
             "process 1 never ends; give the pid of the process that needs the lock, such as $$",
         ));
     }
     if !procfs::has_own_proc() {
-        return refuse(
-            Exit::Usage,
-            format!("--while-pid: {}", procfs::FOREIGN_PROC),
-        );
+        let line = format!("--while-pid: {}", procfs::FOREIGN_PROC);
+        return refuse(Exit::Usage, line);
     }
-    if pid == nix::unistd::getpid().as_raw() || is_substitution(pid, options.format) {
+    if pid == getpid().as_raw() || is_substitution(pid, options.format) {
         return Err(unfit(
             "$BASHPID inside $(...) is the subshell, which ends when the $(...) does; store $BASHPID in a variable before the $(...), and give that variable",
         ));
@@ -184,7 +174,7 @@ fn is_substitution(pid: i32, format: cli::Format) -> bool {
     let output = |process: &str| std::fs::read_link(format!("/proc/{process}/fd/1")).ok();
     let ours = output("self").filter(|path| path.to_string_lossy().starts_with("pipe:"));
     format == cli::Format::Env
-        && pid == nix::unistd::getppid().as_raw()
+        && pid == getppid().as_raw()
         && Stat::read(Pid::from_raw(pid)).is_some_and(|stat| stat.is_fork)
         && ours.is_some()
         && ours == output(&pid.to_string())
@@ -213,11 +203,9 @@ fn wait_for_reader(requester: Requester<'_>, signals: &Signals, holds: &HeldLock
             return refuse(Exit::Lost, line.into());
         }
         let process = requester.process.map(|(_, process)| process.as_fd());
-        let mut fds = vec![
-            poll::writable(stdout.as_fd()),
-            poll::readable(signals.as_fd()),
-        ];
-        fds.extend(process.map(poll::readable));
+        let others = [Some(signals.as_fd()), process].into_iter().flatten();
+        let mut fds = vec![poll::writable(stdout.as_fd())];
+        fds.extend(others.map(poll::readable));
         poll::wait(&mut fds, left).context("can't wait for standard output")?;
         expect_no(signals.next_ending()?)?;
         if poll::was_ready(&fds[0]) {
@@ -240,9 +228,8 @@ fn text(options: &cli::Acquire, acquisition: &Acquisition, holds: &HeldLocks) ->
             .collect(),
         Format::Token => locks.map(token).map(Cow::into_owned).collect(),
         Format::Json => {
-            let Terms {
-                ttl, clock_skew, ..
-            } = acquisition.terms;
+            let terms = acquisition.terms;
+            let lease = terms.ttl.saturating_sub(terms.clock_skew);
             let object = |hold: &HeldLock| {
                 json!({
                     "name": hold.claim.lock().name().as_str(),
@@ -250,7 +237,7 @@ fn text(options: &cli::Acquire, acquisition: &Acquisition, holds: &HeldLocks) ->
                     "fence": hold.fence,
                     "slot": has_slots.then_some(hold.slot),
                     "waited_ms": u64::try_from(holds.waited_ms()).ok(),
-                    "ttl_ms": milliseconds(ttl.saturating_sub(clock_skew)),
+                    "ttl_ms": milliseconds(lease),
                 })
             };
             locks.map(|hold| object(hold).to_string()).collect()

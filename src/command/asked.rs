@@ -31,12 +31,16 @@ impl Asked {
         self.names.is_empty() && self.patterns.is_empty()
     }
 
+    /// Returns the given names and patterns.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        let names = self.names.iter().map(Name::as_str);
+        names.chain(self.patterns.iter().map(String::as_str))
+    }
+
     /// Returns the given names and patterns that match a lock's name.
     pub fn that_mean(&self, name: &str) -> impl Iterator<Item = &str> {
-        let names = self.names.iter().map(Name::as_str);
-        let names = names.filter(move |wanted| *wanted == name);
-        let patterns = self.patterns.iter().map(String::as_str);
-        names.chain(patterns.filter(move |pattern| matches(pattern, name)))
+        let means = move |text: &&str| *text == name || is_pattern(text) && matches(text, name);
+        self.texts().filter(means)
     }
 
     /// Returns the selected names in natural order. Asks the server only for patterns, or if all are selected.
@@ -48,11 +52,9 @@ impl Asked {
     ) -> Result<Vec<Name>, Error> {
         let mut names = self.names.clone();
         if self.is_all() || !self.patterns.is_empty() {
-            let existing = locks.names(client, which)?.into_iter();
-            names
-                .extend(existing.filter(|name| {
-                    self.is_all() || self.that_mean(name.as_str()).next().is_some()
-                }));
+            let mut existing = locks.names(client, which)?;
+            existing.retain(|it| self.is_all() || self.that_mean(it.as_str()).next().is_some());
+            names.append(&mut existing);
         }
         names.sort_by(|a, b| natural_cmp(a.as_str(), b.as_str()));
         names.dedup();

@@ -93,10 +93,8 @@ fn names(listing: &str, server: &[OsString]) -> String {
     };
     let mut asking = Command::new(redlock);
     asking.args(server).args([listing, "--names-only", "-q"]);
-    asking
-        .env_remove(COMPLETES)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null());
+    asking.stdin(Stdio::null()).stderr(Stdio::null());
+    asking.env_remove(COMPLETES);
     if std::env::var_os("REDLOCK_REDIS_TIMEOUT").is_none() {
         asking.env("REDLOCK_REDIS_TIMEOUT", PATIENCE);
     }

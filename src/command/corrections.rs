@@ -57,10 +57,8 @@ fn with_run(words: &[OsString]) -> Option<Vec<OsString>> {
     if typed::command(words).is_some() {
         return None;
     }
-    let names_program = |line: &Vec<OsString>| {
-        let command = command_place(line);
-        command.is_some_and(|at| is_program(&line[at]))
-    };
+    let names_program =
+        |it: &Vec<OsString>| command_place(it).is_some_and(|at| is_program(&it[at]));
     let mut lines = places(words).rev().map(|at| with(words, at, "run"));
     lines.find(|line| reads(line) || names_program(line))
 }
@@ -75,6 +73,7 @@ fn command_place(words: &[OsString]) -> Option<usize> {
     if !is_run(words) || dashes(words).is_some() {
         return None;
     }
+    let is_option = |word: &OsString| word.len() > 1 && word.as_bytes()[0] == b'-';
     let may_begin = |at: &usize| !is_option(&words[*at]) && reads(&with(words, *at, "--"));
     let mut places = places(words).filter(may_begin);
     let first = places.next()?;
@@ -120,10 +119,6 @@ pub(super) fn reads(words: &[OsString]) -> bool {
 
 fn is_run(words: &[OsString]) -> bool {
     typed::command(words).is_some_and(|name| name == "run")
-}
-
-fn is_option(word: &OsString) -> bool {
-    word.len() > 1 && word.as_bytes()[0] == b'-'
 }
 
 /// Returns true if this word names an executable file.

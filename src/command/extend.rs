@@ -19,28 +19,25 @@ const NEGLIGIBLE: Duration = Duration::from_millis(20);
 /// Checks that the locks belong to this job, and extends their leases to at least the requested time.
 pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     settings.replicate()?;
-    let claims = match surrounding::claims(&options.ours, settings)? {
-        Ok(claims) => claims,
-        Err(name) => {
-            let line = format!(
-                "no token for lock \"{name}\": run this inside `redlock run` or after `redlock acquire`, or give --token-file"
-            );
-            return refuse(Exit::Lost, line);
-        }
-    };
+    let claims = surrounding::claims(&options.ours, settings)?.or_else(|name| {
+        let line = format!(
+            "no token for lock \"{name}\": run this inside `redlock run` or after `redlock acquire`, or give --token-file"
+        );
+        refuse(Exit::Lost, line)
+    })?;
     let mut client = settings.locks.open()?;
     let states = match options.lasting {
         None => Claim::check_all(&claims, &mut client, Duration::ZERO)?,
         Some(more) => {
             let sent = now();
-            let states = Claim::extend_all(&claims, &mut client, more)?;
+            let mut states = Claim::extend_all(&claims, &mut client, more)?;
             let took = now().since(sent);
             // Adds the time that the answer took, because the lease has become shorter by that.
             if took > NEGLIGIBLE {
-                Claim::extend_all(&claims, &mut client, (more + took * 2).min(cli::LONGEST))?
-            } else {
-                states
+                let more = (more + took * 2).min(cli::LONGEST);
+                states = Claim::extend_all(&claims, &mut client, more)?;
             }
+            states
         }
     };
     let mut exit = Exit::Success;

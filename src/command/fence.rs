@@ -1,6 +1,6 @@
 //! `redlock fence`: keeps the largest fencing token so far in a file, and refuses smaller ones. Needs no Redis.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -8,8 +8,6 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 
 use crate::cli;
 use crate::config::BadConfig;
@@ -42,7 +40,7 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
     let (path, locked) = (file.display(), open(file)?);
     let mut bytes = Vec::new();
     // Reads more bytes than any number has, so that a large file isn't mistaken for a fence file.
-    let read = (&*locked).take(100).read_to_end(&mut bytes);
+    let read = (&locked).take(100).read_to_end(&mut bytes);
     read.with_context(|| format!("can't read {path}"))?;
     if bytes.is_empty() {
         // Done before the first number is written, so that a crash can't lose a file with a number in it.
@@ -86,7 +84,7 @@ fn from_environment() -> Result<u64> {
 }
 
 /// Opens the file, and waits for the lock on it. Creates the file if it is missing.
-fn open(path: &Path) -> Result<Flock<File>> {
+fn open(path: &Path) -> Result<File> {
     let shown = path.display();
     let failed = || format!("can't lock {shown}");
     for _ in 0..TRIES {
@@ -110,15 +108,16 @@ fn open(path: &Path) -> Result<Flock<File>> {
         };
         let ours = file.metadata().with_context(failed)?;
         require_file(path, &ours)?;
-        let locked = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Err((_, Errno::EWOULDBLOCK)) => None,
-            locked => Some(locked.map_err(|(_, errno)| errno).with_context(failed)?),
+        let is_locked = match file.try_lock() {
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
+            Ok(()) => true,
         };
         // Another process may have replaced the file meanwhile, so later runs would use the new one.
         let there = metadata(path).with_context(failed)?;
         let is_same = there.is_some_and(|it| (it.dev(), it.ino()) == (ours.dev(), ours.ino()));
-        if let Some(locked) = locked.filter(|_| is_same) {
-            return Ok(locked);
+        if is_locked && is_same {
+            return Ok(file);
         }
         thread::sleep(AGAIN);
     }
@@ -149,15 +148,13 @@ fn require_file(path: &Path, metadata: &Metadata) -> Result<(), BadConfig> {
 
 /// Syncs the directory, so that a new file's name survives a crash of the machine.
 fn sync_directory(path: &Path, file: &File) -> io::Result<()> {
+    use ErrorKind::{InvalidInput, PermissionDenied};
     // The path may contain a symbolic link to another directory.
     let path = fs::canonicalize(path)?;
     let directory = path.parent().unwrap_or(Path::new("/"));
     match File::open(directory).and_then(|directory| directory.sync_all()) {
         // Some file systems can't sync directories, and a user may be able to write a directory without reading it.
-        Err(error)
-            if error.kind() == ErrorKind::PermissionDenied
-                || error.raw_os_error() == Some(libc::EINVAL) =>
-        {
+        Err(error) if matches!(error.kind(), PermissionDenied | InvalidInput) => {
             Ok(nix::unistd::syncfs(file)?)
         }
         synced => synced,

@@ -6,14 +6,14 @@ use anyhow::Result;
 
 use super::change::{change, with_last_words};
 use super::looks::Looks;
-use super::never_used::{mistaken, refuse_mistaken};
+use super::never_used::mistaken;
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration;
 use crate::job::identity::own_request;
-use crate::protocol::{Busy, Client, FreezeReply, Inspected, Name, Who};
+use crate::protocol::{Client, FreezeReply, Inspected, Name, Who};
 use crate::report;
 use crate::usage::{parse_names, refuse};
 
@@ -34,9 +34,8 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
         let lock = settings.locks.lock(name.clone());
         let may = format_args!("lock \"{name}\" may have been frozen");
         let reply = change(name, may, || lock.freeze(&mut client, long, &who))?;
-        settings
-            .verbosity
-            .info(frozen_line(name, settings, long, &reply));
+        let line = frozen_line(name, settings, long, &reply);
+        settings.verbosity.info(line);
     }
     if options.drain {
         let thaw = report::typed_for(&["thaw"], &names);
@@ -61,25 +60,18 @@ fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Resu
             );
             return refuse(Exit::Lost, line);
         }
-        let mut held = answer
-            .iter()
-            .filter_map(|lock| Some((&lock.name, lock.busy()?, lock.usual)));
-        let Some((name, busy, usual)) = held.next() else {
+        let mut held = answer.iter().filter_map(|lock| Some((lock, lock.busy()?)));
+        let Some((lock, busy)) = held.next() else {
             report::status_line(None);
             return Ok(Exit::Success);
-        };
-        // Hides the freeze from the message, because this command doesn't wait for it.
-        let busy = Busy {
-            frozen: None,
-            ..busy
         };
         let outlook = report::Outlook {
             at: report::at_server(&settings.locks),
             this_host_only: report::this_host_only(&settings.locks),
-            usual,
+            usual: lock.usual,
             queues: false,
         };
-        let line = || report::waiting_line(name, &busy, Duration::ZERO, &outlook);
+        let line = || report::waiting_line(&lock.name, &busy, Duration::ZERO, &outlook);
         looks.pause(&busy.id, busy.blocked_since(), line);
     }
 }
@@ -112,18 +104,19 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
         client.refuse_replica()?;
         if let Some(by) = thawed {
             let by = report::client_and_reason(&by);
-            settings.verbosity.info(format_args!(
-                "lock \"{name}\"{at} is thawed; it was frozen by {by}"
-            ));
+            let line = format!("lock \"{name}\"{at} is thawed; it was frozen by {by}");
+            settings.verbosity.info(line);
         } else {
-            let line = format_args!("lock \"{name}\"{at} was not frozen");
+            let line = format!("lock \"{name}\"{at} was not frozen");
             settings.verbosity.info(line);
             others.push(name);
         }
     }
     if !others.is_empty() {
         let inspected = settings.locks.inspect(&mut client, &others)?;
-        refuse_mistaken(&inspected, &mut client, &settings.locks)?;
+        if let Some(line) = mistaken(&inspected, &mut client, &settings.locks)? {
+            return refuse(Exit::NeverUsed, line);
+        }
     }
     Ok(Exit::Success)
 }

@@ -22,7 +22,7 @@ use crate::report;
 use crate::signal::{Signals, on_terminal};
 use crate::stderr;
 use crate::supervise::environment::{self, JobHold};
-use crate::supervise::run::{EventSources, Terms as RunTerms, Work, supervise};
+use crate::supervise::run::{EventSources, Terms as RunTerms, supervise};
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::usage::{Refusal, parse_names, refuse};
 use crate::variables::HELD;
@@ -36,9 +36,9 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
         None => environment::inherited(),
     };
     let wanted = wanted(names, &around)?;
-    let (words, prepared) = prepare(options.shell.as_ref(), &options.command)?;
+    let mut work = prepare(options.shell.as_ref(), &options.command)?;
     let who = Who {
-        command: shortened(words.iter().map(|word| word.to_string_lossy())),
+        command: shortened(work.words.iter().map(|word| word.to_string_lossy())),
         ..own_identity(settings)
     };
     let kill_after = options.kill_after.or(settings.kill_after);
@@ -52,45 +52,37 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     let admitted = admit_all(&wanted, &who, kill_after, settings, &mut holds);
     // A signal ends the guard, even if it has just been admitted.
     let signal = sources.signals.next_ending().map_err(Into::into);
-    let exit = signal
-        .and_then(expect_no)
-        .and(admitted)
-        .and_then(|has_slots| {
-            let work = Work {
-                words,
-                prepared,
-                environment: holds.environment(&names, &around, &who, has_slots),
-            };
-            let terms = RunTerms {
-                policy: Policy {
-                    on_terminal,
-                    leads_session: getsid(None) == Ok(getpid()),
-                    with_children: options.with_children,
-                    kill_after,
-                    ..Policy::default()
-                },
-                timeout: settings.max_runtime(options.max_runtime),
-                names: &names,
-                locks: &settings.locks,
-                who: &who,
-                verbosity: settings.verbosity,
-                hook: None,
-            };
-            let result = supervise(&terms, &work, &mut holds, &mut sources);
-            Ok(result
-                .map_err(|error| cannot_run(&work.words, &error))?
-                .exit)
-        });
+    let admitted = signal.and_then(expect_no).and(admitted);
+    let exit = admitted.and_then(|has_slots| {
+        work.environment = holds.environment(&names, &around, &who, has_slots);
+        let terms = RunTerms {
+            policy: Policy {
+                on_terminal,
+                leads_session: getsid(None) == Ok(getpid()),
+                with_children: options.with_children,
+                kill_after,
+                ..Policy::default()
+            },
+            timeout: settings.max_runtime(options.max_runtime),
+            names: &names,
+            locks: &settings.locks,
+            who: &who,
+            verbosity: settings.verbosity,
+            hook: None,
+        };
+        let result = supervise(&terms, &work, &mut holds, &mut sources);
+        let result = result.map_err(|error| cannot_run(&work.words, &error))?;
+        Ok(result.exit)
+    });
     leave_all(holds, settings, &sources.signals);
     exit
 }
 
 /// Reads the value of `REDLOCK_HELD` from a file or standard input. COMMAND can read the rest of standard input.
 fn held_in(path: &Path) -> Result<Vec<JobHold>> {
-    let place = if path == Path::new("-") {
-        "standard input".into()
-    } else {
-        path.display().to_string()
+    let place = match path.to_str() {
+        Some("-") => "standard input".into(),
+        _ => path.display().to_string(),
     };
     let text = file::read_or_input(path).map_err(|error| {
         let reason = reason(&error);
@@ -130,15 +122,13 @@ fn wanted(mut names: Vec<Name>, around: &[JobHold]) -> Result<Vec<JobHold>> {
     let hold_of = |name: Name| {
         // Searches backwards, because the innermost hold of a lock is the last.
         let mut holds = around.iter().rev();
-        match holds.find(|hold| hold.name == name) {
-            Some(hold) => Ok(hold.clone()),
-            None => refuse(
-                Exit::Lost,
-                format!(
-                    "no lock to guard: this job doesn't hold \"{name}\"; a guard never acquires a lock"
-                ),
-            ),
-        }
+        let hold = holds.find(|hold| hold.name == name).cloned();
+        hold.ok_or_else(|| {
+            let line = format!(
+                "no lock to guard: this job doesn't hold \"{name}\"; a guard never acquires a lock"
+            );
+            Refusal(Exit::Lost, line).into()
+        })
     };
     names.into_iter().map(hold_of).collect()
 }

@@ -1,7 +1,6 @@
 //! JSON for programs, written field by field: `status` and `history`
 //! share this serializer. The field names are part of the contract.
 
-use std::fmt;
 use std::io;
 
 use serde::Serialize;
@@ -27,7 +26,7 @@ impl Object {
 
     /// Adds an object as a field; null if there is none.
     pub fn object(&mut self, key: &str, object: Option<Self>) {
-        let text = object.map_or("null".into(), |object| object.to_string());
+        let text = object.map_or("null".into(), |Self(fields)| format!("{{{fields}}}"));
         self.text(key, &text);
     }
 
@@ -38,8 +37,14 @@ impl Object {
         self.0.push(']');
     }
 
-    /// Adds the fields of a client. The command and the link are
-    /// left out for a client that has only acted on the lock.
+    /// Returns an object with the fields of a client that has only acted on the lock.
+    pub fn of(who: &Who, has_link: bool) -> Self {
+        let mut json = Self::default();
+        json.client(Some(who), false, has_link);
+        json
+    }
+
+    /// Adds the fields of a client.
     pub fn client(&mut self, who: Option<&Who>, has_command: bool, has_link: bool) {
         if let Some(name) = who.and_then(|who| who.known_as.as_ref()) {
             self.field("who", name);
@@ -54,12 +59,6 @@ impl Object {
         if has_link {
             self.field("url", who.and_then(|who| who.url.as_ref()));
         }
-    }
-}
-
-impl fmt::Display for Object {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{{{}}}", self.0)
     }
 }
 

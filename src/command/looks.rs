@@ -19,12 +19,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// The inspections of a command.
 pub struct Looks<'a> {
     pub client: Client,
-    settings: &'a Settings,
-    names: &'a [Name],
-    began: Moment,
+    pub settings: &'a Settings,
+    pub names: &'a [Name],
+    pub began: Moment,
     progress: ProgressSchedule,
-    /// Start of the server's outage, and its details.
-    outage: Option<(Moment, Outage)>,
+    outage: Option<Outage>,
 }
 
 impl<'a> Looks<'a> {
@@ -45,23 +44,21 @@ impl<'a> Looks<'a> {
             let at = now();
             let error = match self.look() {
                 Ok(locks) => {
-                    let outage = self.outage.take();
-                    if outage.is_some_and(|(_, outage)| outage.was_shown()) {
+                    if self.outage.take().is_some_and(|it| it.was_shown()) {
                         self.settings.verbosity.answers_again();
                     }
                     return Ok(locks);
                 }
                 Err(error) => error,
             };
-            let since = self.outage.as_ref().map_or(at, |(since, _)| *since);
-            if !error.kind.may_pass() || at.since(since) >= patience {
+            let kind = error.kind;
+            let new = || Outage::new(kind, at, report::has_terminal());
+            let outage = self.outage.get_or_insert_with(new);
+            if !kind.may_pass() || at.since(outage.since) >= patience {
                 report::status_line(None);
                 return Err(error.into());
             }
-            let kind = error.kind;
             self.settings.verbosity.verbose(error);
-            let new = || (at, Outage::new(kind, at, report::has_terminal()));
-            let (_, outage) = self.outage.get_or_insert_with(new);
             outage.kind = kind;
             if let Some((kind, lasting)) = outage.shown(now()) {
                 let line = report::outage_line(kind, "", lasting);

@@ -27,10 +27,8 @@ pub fn help(options: &cli::Help) -> Result<Exit> {
     let wanted = short(command.as_deref().unwrap_or(name));
     let Some((_, page)) = PAGES.iter().find(|(file, _)| short(file) == wanted) else {
         let pages = pages().collect::<Vec<_>>().join(", ");
-        return refuse(
-            Exit::Usage,
-            format!("no page {name:?}; the pages are {pages}"),
-        );
+        let line = format!("no page {name:?}; the pages are {pages}");
+        return refuse(Exit::Usage, line);
     };
     let text = report::plain(page);
     if io::stdout().is_terminal() && !report::is_dumb() {

@@ -2,11 +2,9 @@
 
 use anyhow::Result;
 
-use crate::decide::exit::Exit;
 use crate::pattern::{natural_cmp, nearest};
 use crate::protocol::{Client, Error, Inspected, Locks, Name, Record, Which};
 use crate::report;
-use crate::usage::refuse;
 
 /// Returns a message about the first lock that was never used but whose name is similar to a used one.
 ///
@@ -25,27 +23,10 @@ pub(super) fn mistaken<'a>(
     let at = report::at_server(locks);
     Ok(unused.find_map(|lock| {
         let name = lock.name.as_str();
-        let meant = meant(name, names.iter().map(Name::as_str))?;
-        Some(format!(
-            "lock \"{name}\"{at} was never used; did you mean {}?",
-            report::quote(meant)
-        ))
+        let meant = report::quote(meant(name, names.iter().map(Name::as_str))?);
+        let line = format!("lock \"{name}\"{at} was never used; did you mean {meant}?");
+        Some(line)
     }))
-}
-
-/// Refuses a name that is probably a mistake.
-///
-/// # Errors
-/// As [`mistaken`], or the refusal.
-pub(super) fn refuse_mistaken<'a>(
-    states: impl IntoIterator<Item = &'a Inspected>,
-    client: &mut Client,
-    locks: &Locks,
-) -> Result<()> {
-    match mistaken(states, client, locks)? {
-        Some(line) => refuse(Exit::NeverUsed, line),
-        None => Ok(()),
-    }
 }
 
 /// Returns all names that were used.
@@ -66,15 +47,12 @@ pub(super) fn is_unused(lock: &Inspected) -> bool {
 
 /// Returns the names that contain this name or differ from it by a typo, in natural order.
 pub(super) fn similar<'a>(name: &str, known: &'a [Name]) -> Vec<&'a str> {
-    let all = || {
-        known
-            .iter()
-            .map(Name::as_str)
-            .filter(|known| *known != name)
-    };
+    let names = known.iter().map(Name::as_str);
+    let others = names.filter(|other| *other != name);
     let folded = name.to_lowercase();
-    let contain = all().filter(|known| name.len() > 1 && known.to_lowercase().contains(&folded));
-    let mut similar: Vec<&str> = contain.chain(meant(name, all())).collect();
+    let contains = |other: &&str| name.len() > 1 && other.to_lowercase().contains(&folded);
+    let containing = others.clone().filter(contains);
+    let mut similar: Vec<&str> = containing.chain(meant(name, others)).collect();
     similar.sort_by(|a, b| natural_cmp(a, b));
     similar.dedup();
     similar.truncate(MOST);

@@ -9,9 +9,7 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::job::identity::own_request;
 use crate::job::surrounding;
-use crate::protocol::{
-    Busy, Claim, Client, Forced, Hold, Inspected, Key, Name, ReleaseMode, Released,
-};
+use crate::protocol::{Claim, Client, Forced, Hold, Inspected, Key, Name, ReleaseMode, Released};
 use crate::report;
 use crate::supervise::environment;
 use crate::usage::{Refusal, name, refuse};
@@ -34,9 +32,8 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
     for claim in claims {
         let name = claim.lock().name();
         if options.ours.token_file.is_none() && environment::is_reentered(name, claim.token()) {
-            settings
-                .verbosity
-                .verbose(format_args!("the outer job still holds lock \"{name}\""));
+            let line = format_args!("the outer job still holds lock \"{name}\"");
+            settings.verbosity.verbose(line);
         } else if !give_back(&claim, &mut client, settings)? {
             exit = Exit::Lost;
         }
@@ -51,6 +48,7 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
     let (released, _) =
         claim.release_or_retry(client, &ReleaseMode::ByJob, patience, None, || {})?;
     client.refuse_replica()?;
+    let was_held = matches!(released, Released::Kept { .. } | Released::Now);
     match released {
         Released::Kept {
             left,
@@ -61,16 +59,10 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
         )),
         Released::Kept { .. } => {}
         Released::Now => verbosity.verbose(format_args!("released lock \"{name}\"")),
-        Released::Before => {
-            report::error(format_args!("lock \"{name}\" was already released"));
-            return Ok(false);
-        }
-        Released::NotOurs(loss) => {
-            report::error(report::not_held(name, &settings.locks, &loss));
-            return Ok(false);
-        }
+        Released::Before => report::error(format_args!("lock \"{name}\" was already released")),
+        Released::NotOurs(loss) => report::error(report::not_held(name, &settings.locks, &loss)),
     }
-    Ok(true)
+    Ok(was_held)
 }
 
 /// Reports the holder of a lock whose token is unknown, and changes nothing.
@@ -78,27 +70,16 @@ fn refuse_without_token(name: &Name, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     let lock = settings.locks.inspect_one(&mut client, name)?;
     let at = report::at_server(&settings.locks);
-    let (Some(first), Some(line)) = (lock.holds().first(), held_line(&lock, &at)) else {
+    let (Some(first), Some(busy)) = (lock.holds().first(), lock.busy()) else {
         return Selection::Nobody.refuse(&lock, None, &mut client, settings);
     };
-    let stop = if is_watched(first) {
-        format!("to stop its command: {}; ", report::typed(&["stop"], name))
-    } else {
-        String::new()
-    };
+    let line = report::busy_line(name, &at, &busy);
+    let stop = report::typed(&["stop"], name);
+    let stop = is_watched(first).then(|| format!("to stop its command: {stop}; "));
+    let stop = stop.unwrap_or_default();
     let force = report::typed(&["release", "--force", "--id", &first.id], name);
     let line = format!("{line}; {stop}to force the lock free at once: {force}");
     refuse(Exit::Lost, line)
-}
-
-/// Returns a line about the holder of a lock, without its
-/// freeze, which doesn't concern the holder. `at` is the server.
-fn held_line(lock: &Inspected, at: &str) -> Option<String> {
-    let busy = Busy {
-        frozen: None,
-        ..lock.busy()?
-    };
-    Some(report::busy_line(&lock.name, at, &busy))
 }
 
 /// Takes a lock from its holders, or removes a waiter from its queue.
@@ -144,10 +125,8 @@ fn force(name: &Name, options: &cli::Release, settings: &Settings) -> Result<Exi
         }
         Forced::WasFree => {
             let server = report::after_refusal(&settings.locks);
-            return refuse(
-                Exit::Lost,
-                format!("lock \"{name}\"{at} is not held{server}"),
-            );
+            let line = format!("lock \"{name}\"{at} is not held{server}");
+            return refuse(Exit::Lost, line);
         }
         Forced::HeldByOther => return refuse(Exit::Lost, not_the_holder(name, &at)),
     };
@@ -157,15 +136,14 @@ fn force(name: &Name, options: &cli::Release, settings: &Settings) -> Result<Exi
 
 /// Asks on the terminal whether the holder should really lose its lock.
 fn agrees(lock: &Inspected) -> Result<bool> {
-    if let Some(line) = held_line(lock, "") {
-        report::error(line);
+    if let Some(busy) = lock.busy() {
+        report::error(report::busy_line(&lock.name, "", &busy));
     }
     let hold = lock.holds().first();
     let question = if hold.is_some_and(is_watched) {
         let ago = hold.and_then(Hold::renewed_ago).map(report::whole_seconds);
-        let silence = ago.map_or(String::new(), |ago| {
-            format!("its last sign of life was {ago} ago; ")
-        });
+        let silence = ago.map(|ago| format!("its last sign of life was {ago} ago; "));
+        let silence = silence.unwrap_or_default();
         let stop = report::typed(&["stop"], &lock.name);
         format!(
             "{silence}`{stop}` waits until its command is dead; force the lock free all the same?"

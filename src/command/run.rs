@@ -6,7 +6,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -47,11 +46,11 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     {
         return refuse(Exit::Usage, format!("{option} takes one NAME"));
     }
-    let (command, prepared) = prepare(options.shell.as_ref(), &options.command)?;
+    let work = prepare(options.shell.as_ref(), &options.command)?;
     if settings.locks.have_no_url() {
         settings.verbosity.verbose(report::NO_URL);
     }
-    let words = || command.iter().map(|word| word.to_string_lossy());
+    let words = || work.words.iter().map(|word| word.to_string_lossy());
     let who = Who {
         // Set even if the kernel can't identify this process,
         // because others must see that redlock supervises the lock.
@@ -79,30 +78,24 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         acquisition,
         on_terminal: on_terminal(),
     };
-    let work = Work {
-        words: command,
-        prepared,
-        environment: Environment::new(),
-    };
     run.acquire_and_run(work)
 }
 
-/// Returns the words of COMMAND, or of the shell for the SCRIPT of -c, and the prepared command.
+/// Prepares COMMAND, or the shell for the SCRIPT of -c, without the variables of the locks.
 ///
 /// # Errors
 /// A [`Refusal`] if the command can't be prepared.
-pub(super) fn prepare(
-    script: Option<&OsString>,
-    command: &[OsString],
-) -> Result<(Vec<OsString>, Prepared)> {
+pub(super) fn prepare(script: Option<&OsString>, command: &[OsString]) -> Result<Work> {
     let words = match script {
         Some(script) => vec!["sh".into(), "-c".into(), script.clone()],
         None => command.to_vec(),
     };
-    let prepared = Prepared::new(&words);
-    let prepared =
-        prepared.map_err(|error| cannot_run(&words, &SpawnError::CannotExecute(error)))?;
-    Ok((words, prepared))
+    let cannot_run = |error| cannot_run(&words, &SpawnError::CannotExecute(error));
+    Ok(Work {
+        prepared: Prepared::new(&words).map_err(cannot_run)?,
+        environment: Environment::new(),
+        words,
+    })
 }
 
 /// A run, before it has acquired its locks.
@@ -133,25 +126,24 @@ pub(super) fn cannot_run(command: &[OsString], error: &SpawnError) -> Refusal {
             return Refusal(Exit::Internal, line);
         }
     };
+    let mut line = format!("can't run {program}: {}", why_not(path, error));
     if error.kind() != io::ErrorKind::NotFound {
-        let line = format!("can't run {program}: {}", why_not(path, error));
         return Refusal(Exit::CannotExecute, line);
     }
-    let line = if BUILTINS.contains(&&*program) {
-        format!("command not found: {program} is a builtin of the shell; use -c SCRIPT")
+    if BUILTINS.contains(&&*program) {
+        line = format!("command not found: {program} is a builtin of the shell; use -c SCRIPT");
     } else if program.contains(char::is_whitespace) && !path.exists() {
-        format!("command not found: \"{program}\" is one word; to run a shell line use -c")
-    } else {
-        format!("can't run {program}: {}", why_not(path, error))
-    };
+        line = format!("command not found: \"{program}\" is one word; to run a shell line use -c");
+    }
     Refusal(Exit::NotFound, line)
 }
 
 /// Returns the reason why a program can't be executed. The kernel has one error for several reasons.
 fn why_not(program: &Path, error: &io::Error) -> String {
+    let path = program_path(program.as_os_str());
     let is_path = program.as_os_str().as_bytes().contains(&b'/');
     match error.kind() {
-        io::ErrorKind::NotFound => match program_path(program.as_os_str()) {
+        io::ErrorKind::NotFound => match path {
             Some(path) => missing_interpreter(&path),
             None if sets_variable(program) => "it sets a variable; put env before it".into(),
             None if !is_path => "not found in $PATH".into(),
@@ -160,7 +152,7 @@ fn why_not(program: &Path, error: &io::Error) -> String {
         io::ErrorKind::PermissionDenied if is_path && program.is_dir() => {
             "it is a directory".into()
         }
-        io::ErrorKind::PermissionDenied if is_path && is_not_executable(program) => {
+        io::ErrorKind::PermissionDenied if is_path && path.is_none() && program.is_file() => {
             let word = quote(program);
             format!("it isn't executable; run: chmod +x {word}")
         }
@@ -192,10 +184,8 @@ fn hook_trouble(script: &str) -> Option<String> {
         Ok(_) if word.contains('/') => io::ErrorKind::PermissionDenied,
         _ => io::ErrorKind::NotFound,
     };
-    Some(format!(
-        "{word}: {}",
-        why_not(Path::new(word), &kind.into())
-    ))
+    let why = why_not(Path::new(word), &kind.into());
+    Some(format!("{word}: {why}"))
 }
 
 /// Returns a message about a script's missing interpreter. Shows the carriage return of DOS line endings.
@@ -204,10 +194,9 @@ fn missing_interpreter(program: &Path) -> String {
     let _ =
         File::open(program).and_then(|file| file.take(LONGEST_FIRST_LINE).read_to_end(&mut start));
     let start = String::from_utf8_lossy(&start);
-    let first_line = start.split('\n').next().unwrap_or_default();
-    let line = first_line.strip_prefix("#!").unwrap_or_default();
+    let line = start.strip_prefix("#!").unwrap_or_default();
     let line = line.trim_start_matches([' ', '\t']);
-    let interpreter = line.split([' ', '\t']).next().unwrap_or_default();
+    let interpreter = line.split([' ', '\t', '\n']).next().unwrap_or_default();
     // For the kernel, the carriage return is part of the interpreter's name.
     if let Some(interpreter) = interpreter.strip_suffix('\r') {
         let script = quote(program);
@@ -228,12 +217,6 @@ fn sets_variable(word: &Path) -> bool {
     parts.is_some_and(|(name, _)| !name.is_empty() && name.chars().all(is_part))
 }
 
-/// Returns true if nobody may execute a file.
-fn is_not_executable(program: &Path) -> bool {
-    let metadata = program.metadata();
-    metadata.is_ok_and(|metadata| metadata.permissions().mode() & 0o111 == 0)
-}
-
 /// Longest wait for earlier messages to be written before COMMAND starts. Any live reader is faster.
 const FLUSH_BEFORE_START: Duration = Duration::from_millis(100);
 
@@ -241,26 +224,21 @@ impl Run<'_> {
     /// Returns the hook for this run, if one is configured. `fences` are
     /// the tokens of its locks, and `waited_ms` is the wait for them.
     fn hook(&self, fences: Vec<u64>, waited_ms: u128) -> Option<Hook<'_>> {
-        let Acquisition {
-            settings,
-            names,
-            request,
-            ..
-        } = &self.acquisition;
+        let acquisition = &self.acquisition;
+        let settings = acquisition.settings;
         let script = settings.hook.as_ref()?;
         // A hook that runs redlock must not call itself again and again.
         if std::env::var_os(EVENT).is_some_and(|event| !event.is_empty()) {
             return None;
         }
         if let Some(why) = hook_trouble(script) {
-            settings
-                .verbosity
-                .info(format_args!("can't run REDLOCK_HOOK: {why}"));
+            let line = format_args!("can't run REDLOCK_HOOK: {why}");
+            settings.verbosity.info(line);
         }
         Some(Hook {
             script,
-            names,
-            who: &request.who,
+            names: &acquisition.names,
+            who: &acquisition.request.who,
             fences,
             waited_ms: u64::try_from(waited_ms).unwrap_or(u64::MAX),
         })
@@ -301,8 +279,8 @@ impl Run<'_> {
         acquisition.release_all(&ReleaseMode::UNUSED, &sources.signals, holds);
         let protocol_error = error.downcast_ref::<protocol::Error>();
         let is_unreachable = protocol_error.is_some_and(|error| error.kind.is_unreachable());
+        let waited_ms = now().since(started).as_millis();
         if was_answered || !is_unreachable || acquisition.silence.is_none() {
-            let waited_ms = now().since(started).as_millis();
             if let Some(news) = acquisition.busy.take()
                 && let Some(hook) = self.hook(Vec::new(), waited_ms)
             {
@@ -314,7 +292,6 @@ impl Run<'_> {
         settings.verbosity.info(line);
         work.environment = environment::unlocked(&acquisition.names);
         let none = HeldLocks::none(settings.locks.client());
-        let waited_ms = now().since(started).as_millis();
         Ok(self.run_command(&work, none, &mut sources, waited_ms))
     }
 
@@ -337,29 +314,26 @@ impl Run<'_> {
         sources: &mut EventSources,
         waited_ms: u128,
     ) -> Exit {
-        let Self {
-            options,
-            acquisition,
-            on_terminal,
-        } = self;
+        let (options, acquisition) = (self.options, &self.acquisition);
+        let settings = acquisition.settings;
         // Earlier output must come before COMMAND's, especially if it erases a line of the terminal.
         stderr::flush(FLUSH_BEFORE_START);
         let fences = Hook::fences(&acquisition.names, &holds);
         let hook = self.hook(fences, waited_ms);
         let terms = Terms {
             policy: Policy {
-                on_terminal: *on_terminal,
+                on_terminal: self.on_terminal,
                 leads_session: getsid(None) == Ok(getpid()),
-                only_warn: acquisition.settings.only_warn,
+                only_warn: settings.only_warn,
                 with_children: options.with_children,
                 kill_after: acquisition.terms.kill_after,
                 ..Policy::default()
             },
-            timeout: acquisition.settings.max_runtime(options.max_runtime),
+            timeout: settings.max_runtime(options.max_runtime),
             names: &acquisition.names,
-            locks: &acquisition.settings.locks,
+            locks: &settings.locks,
             who: &acquisition.request.who,
-            verbosity: acquisition.settings.verbosity,
+            verbosity: settings.verbosity,
             hook: hook.as_ref(),
         };
         let WorkResult { exit, ran, by } = supervise(&terms, work, &mut holds, sources)
@@ -393,20 +367,15 @@ impl Run<'_> {
 
     /// Warns that a failover may take longer than a lease lasts, if the sentinels have said when a failover begins.
     fn say_short_ttl(&self) {
-        let acquisition = &self.acquisition;
-        let locks = &acquisition.settings.locks;
-        let Some(down_after) = locks.deployment.kind.down_after() else {
+        let (settings, terms) = (self.acquisition.settings, self.acquisition.terms);
+        let Some(down_after) = settings.locks.deployment.kind.down_after() else {
             return;
         };
-        let ttl = acquisition.request.ttl;
-        let least = ttl_for_failover(
-            down_after,
-            acquisition.terms.kill_after,
-            acquisition.terms.clock_skew,
-        );
-        if ttl < least {
-            let [ttl, down_after, least] = [ttl, down_after, least].map(report::format_duration);
-            acquisition.settings.verbosity.info(format_args!(
+        let least = ttl_for_failover(down_after, terms.kill_after, terms.clock_skew);
+        if terms.ttl < least {
+            let lengths = [terms.ttl, down_after, least];
+            let [ttl, down_after, least] = lengths.map(report::format_duration);
+            settings.verbosity.info(format_args!(
                 "a lease of {ttl} may end during a failover, which begins {down_after} after the primary's death; use --ttl {least} or more"
             ));
         }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::never_used::{is_unused, refuse_mistaken};
+use super::never_used::{is_unused, mistaken};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{Client, Hold, Inspected, Kept, Key, Name, Waiting};
@@ -24,19 +24,14 @@ pub(super) enum Selection<'a> {
 
 /// Selects the holder or waiter whose id begins with `id`. Without an id, selects the only holder, or all of them.
 pub(super) fn select<'a>(lock: &'a Inspected, id: Option<&str>, all: bool) -> Selection<'a> {
-    let Some(id) = id else {
-        let holds = lock.holds();
-        return match holds.len() {
-            0 => Selection::Nobody,
-            2.. if !all => Selection::Unclear(holds.iter().map(|hold| line(lock, hold)).collect()),
-            _ => Selection::Holders(holds.iter().collect()),
-        };
-    };
-    let holds: Vec<&Hold> = matching(lock.holds(), id, |hold| &hold.id);
-    let waiters: Vec<&Waiting> = matching(&lock.waiters, id, |waiting| &waiting.id);
+    let is_meant = |other: &str| other.starts_with(id.unwrap_or_default());
+    let holds = lock.holds().iter().filter(|hold| is_meant(&hold.id));
+    let holds: Vec<&Hold> = holds.collect();
+    let waiters = lock.waiters.iter().filter(|it| is_meant(&it.id));
+    let waiters: Vec<&Waiting> = waiters.filter(|_| id.is_some()).collect();
     match (holds.as_slice(), waiters.as_slice()) {
         ([], []) => Selection::Nobody,
-        ([_], []) => Selection::Holders(holds),
+        ([_, others @ ..], []) if all || others.is_empty() => Selection::Holders(holds),
         ([], [waiting]) => Selection::Waiter(waiting),
         _ => {
             let waits = |waiting: &&Waiting| {
@@ -47,13 +42,6 @@ pub(super) fn select<'a>(lock: &'a Inspected, id: Option<&str>, all: bool) -> Se
             Selection::Unclear(holds.chain(waiters.iter().map(waits)).collect())
         }
     }
-}
-
-/// Returns the elements whose id has this beginning.
-fn matching<'a, T>(all: &'a [T], id: &str, id_of: impl Fn(&T) -> &String) -> Vec<&'a T> {
-    all.iter()
-        .filter(|one| id_of(one).starts_with(id))
-        .collect()
 }
 
 /// Returns a line about a holder: `299fb62cd560  ci@ci-7 (pid 4121), for 1m12s: ./deploy.sh`.
@@ -100,7 +88,9 @@ impl Selection<'_> {
             lines.iter().for_each(report::error);
             return Ok(Exit::Usage);
         }
-        refuse_mistaken([lock], client, &settings.locks)?;
+        if let Some(line) = mistaken([lock], client, &settings.locks)? {
+            return refuse(Exit::NeverUsed, line);
+        }
         let at = report::at_server(&settings.locks);
         let line = match &lock.key {
             Key::NotALock(kind) => {
@@ -151,18 +141,12 @@ mod tests {
             waiter: locks()[0].waiters[0].waiter.clone(),
         };
         Inspected {
-            name: "a".parse().unwrap(),
-            fence: None,
-            usual: None,
-            record: crate::protocol::Record::default(),
-            now_ms: 0,
             key: match holds {
                 [] => Key::Free,
                 _ => Key::Held(holds.iter().map(hold).collect()),
             },
-            frozen: None,
             waiters: waiters.iter().map(waiting).collect(),
-            rest: None,
+            ..locks().swap_remove(0)
         }
     }
 

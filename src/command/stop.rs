@@ -9,14 +9,12 @@ use super::change::{change, with_last_words};
 use super::looks::Looks;
 use super::selection::{Selection, is_watched, kept, look, select};
 use crate::cli;
-use crate::clock::{Moment, now};
+use crate::clock::now;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::job::identity::own_request;
-use crate::protocol::{
-    Client, Error, HistoryEntry, Hold, HoldOutcome, Inspected, Kept, Lock, LockHistory, Name,
-};
+use crate::protocol::{Error, HistoryEntry, Hold, HoldOutcome, Inspected, Kept, LockHistory, Name};
 use crate::report;
 use crate::usage::{name, refuse};
 
@@ -44,7 +42,9 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     }
     let by = own_request(settings, options.reason.as_deref());
     let began = now();
-    let whom = whom(&holds);
+    let first = holds.first().and_then(|hold| hold.holder.as_ref());
+    let count = u32::try_from(holds.len()).unwrap_or(u32::MAX);
+    let whom = report::holder_and_others(first, count);
     let may = format_args!("{whom} may have been asked to stop");
     change(&name, may, || {
         // A holder that has ended meanwhile needs no request; a lock that is only kept by now is free soon.
@@ -56,53 +56,33 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         for line in holds.iter().filter_map(signs) {
             settings.verbosity.info(line);
         }
-        settings.verbosity.info(format_args!(
-            "asked {whom} to stop; \"{name}\"{at} is released after that"
-        ));
+        let line = format!("asked {whom} to stop; \"{name}\"{at} is released after that");
+        settings.verbosity.info(line);
         return Ok(Exit::Success);
     }
-    await_end(&holds, &lock, began, client, settings)
+    let looks = Looks::new(client, settings, std::slice::from_ref(&name), began);
+    await_end(&name, &holds, &whom, looks)
 }
 
 /// Waits until the holders have ended, and reports the state of the lock.
-fn await_end(
-    holds: &[&Hold],
-    lock: &Lock,
-    began: Moment,
-    client: Client,
-    settings: &Settings,
-) -> Result<Exit> {
-    let (name, whom) = (lock.name(), whom(holds));
-    let mut looks = Looks::new(client, settings, std::slice::from_ref(name), began);
+fn await_end(name: &Name, holds: &[&Hold], whom: &str, mut looks: Looks) -> Result<Exit> {
     let interrupted = format!(
         "interrupted, but the request stands: \"{name}\" is handed over once {whom} has stopped"
     );
-    let after = with_last_words(interrupted, || {
-        wait_until_gone(holds, &whom, began, &mut looks, settings)
-    })?;
-    if let Some(line) = lost_first(holds, lock, &mut looks.client, settings) {
+    let after = with_last_words(interrupted, || wait_until_gone(holds, whom, &mut looks))?;
+    if let Some(line) = lost_first(holds, whom, &mut looks) {
         return refuse(Exit::Lost, line);
     }
-    let (at, took) = (report::at_server(&settings.locks), now().since(began));
-    let took = report::format_duration(took);
-    let is_free = after.holds().is_empty();
-    let becomes = if is_free {
-        "is free"
-    } else {
-        "was handed over"
+    let at = report::at_server(&looks.settings.locks);
+    let took = report::format_duration(now().since(looks.began));
+    let becomes = match after.holds() {
+        [] => "is free",
+        _ => "was handed over",
     };
     let freeze = after.frozen.map_or("", |_| ", and stays frozen");
-    settings.verbosity.info(format_args!(
-        "asked {whom} to stop; \"{name}\"{at} {becomes} after {took}{freeze}"
-    ));
+    let line = format!("asked {whom} to stop; \"{name}\"{at} {becomes} after {took}{freeze}");
+    looks.settings.verbosity.info(line);
     Ok(Exit::Success)
-}
-
-/// Returns these holders in a phrase.
-fn whom(holds: &[&Hold]) -> String {
-    let first = holds.first().and_then(|hold| hold.holder.as_ref());
-    let count = u32::try_from(holds.len()).unwrap_or(u32::MAX);
-    report::holder_and_others(first, count)
 }
 
 /// Returns the reason why a holder can't be stopped, if there is one. `at` is the server.
@@ -111,17 +91,16 @@ fn unwatched(state: &Inspected, at: &str, hold: &Hold) -> Option<String> {
     let whom = report::holder_and_others(hold.holder.as_ref(), 1);
     let force = report::typed(&["release", "--force", "--id", id], name);
     match kept(hold) {
-        Some(Kept::ForGuards) => None,
         Some(Kept::AtLeast) => {
             let left = report::format_duration(hold.left.unwrap_or_default());
             Some(format!(
                 "nothing runs under lock \"{name}\"{at}: it is kept for {left} more after {whom} has ended (--hold-at-least); to free it now: {force}"
             ))
         }
-        None if is_watched(hold) => None,
-        None => Some(format!(
+        None if !is_watched(hold) => Some(format!(
             "no redlock process supervises {whom} under lock \"{name}\"{at}, so there is nothing to stop. To free the lock anyway: {force}"
         )),
+        Some(Kept::ForGuards) | None => None,
     }
 }
 
@@ -129,28 +108,19 @@ fn unwatched(state: &Inspected, at: &str, hold: &Hold) -> Option<String> {
 ///
 /// # Errors
 /// Fails if the server is away for as long as the leases last, because there is nothing left to wait for.
-fn wait_until_gone(
-    holds: &[&Hold],
-    whom: &str,
-    began: Moment,
-    looks: &mut Looks,
-    settings: &Settings,
-) -> Result<Inspected> {
+fn wait_until_gone(holds: &[&Hold], whom: &str, looks: &mut Looks) -> Result<Inspected> {
     let mut silent = HashSet::new();
     let leases = holds.iter().filter_map(|hold| hold.left).max();
     let leases = leases.unwrap_or_default();
     loop {
+        let failed = || format!("asked {whom} to stop, but couldn't confirm that it did");
         // Waits through an outage, because the server was reachable before.
-        let answer = looks.ask(leases);
-        let mut answer = answer
-            .with_context(|| format!("asked {whom} to stop, but couldn't confirm that it did"))?;
-        let Some(lock) = answer.pop() else {
+        let Some(lock) = looks.ask(leases).with_context(failed)?.pop() else {
             continue;
         };
         let is_asked = |hold: &&Hold| holds.iter().any(|asked| asked.id == hold.id);
-        let at_work = lock.holds().iter().filter(is_asked);
-        let at_work = at_work.filter(|hold| kept(hold) != Some(Kept::AtLeast));
-        let at_work: Vec<&Hold> = at_work.collect();
+        let mut at_work: Vec<&Hold> = lock.holds().iter().filter(is_asked).collect();
+        at_work.retain(|hold| kept(hold) != Some(Kept::AtLeast));
         if at_work.is_empty() {
             report::status_line(None);
             return Ok(lock);
@@ -159,16 +129,16 @@ fn wait_until_gone(
             if let Some(line) = no_sign_of_life(&lock.name, hold, lock.now_ms)
                 && silent.insert(hold.id.clone())
             {
-                settings.verbosity.info(line);
+                looks.settings.verbosity.info(line);
             }
         }
+        let began = looks.began;
         let line = || {
             let (name, lasting) = (&lock.name, report::whole_seconds(now().since(began)));
             let seen = at_work.first().filter(|hold| has_seen(hold, lock.now_ms));
             let both = seen.and_then(|hold| hold.stopping.as_ref().zip(hold.holder.as_ref()));
-            let killed = both.map_or(String::new(), |(by, holder)| {
-                report::killed_in(by, &holder.who, lock.now_ms)
-            });
+            let killed = both.map(|(by, it)| report::killed_in(by, &it.who, lock.now_ms));
+            let killed = killed.unwrap_or_default();
             format!(
                 "waited {lasting} so far for {whom} to stop and release lock \"{name}\"{killed}"
             )
@@ -178,12 +148,7 @@ fn wait_until_gone(
 }
 
 /// Returns a message if, according to the history, a hold ended before its command did.
-fn lost_first(
-    holds: &[&Hold],
-    lock: &Lock,
-    client: &mut Client,
-    settings: &Settings,
-) -> Option<String> {
+fn lost_first(holds: &[&Hold], whom: &str, looks: &mut Looks) -> Option<String> {
     let mut how = None;
     let end_of = |entry: &HistoryEntry| {
         let id = &entry.hold.as_ref()?.id;
@@ -198,9 +163,9 @@ fn lost_first(
         how = history.entries.iter().find_map(end_of);
         Ok::<_, Error>(true)
     };
-    let names = std::slice::from_ref(lock.name());
-    settings.locks.each_history(client, names, read).ok()?;
-    let (how, whom) = (how?, whom(holds));
+    let (settings, client) = (looks.settings, &mut looks.client);
+    let read = settings.locks.each_history(client, looks.names, read);
+    let how = how.filter(|_| read.is_ok())?;
     Some(format!(
         "asked {whom} to stop, but {how} before its command had ended; the command may still run"
     ))
@@ -211,25 +176,21 @@ const KILL_TAKES: Duration = Duration::from_secs(2);
 
 /// Returns the message that a holder may be dead, with the command that frees its lock.
 fn no_sign_of_life(name: &Name, hold: &Hold, now_ms: u64) -> Option<String> {
-    let is_silent = is_silent(hold, now_ms) || hold.overdue().is_some();
-    let ago = hold.renewed_ago().filter(|_| is_silent)?;
-    let whom = report::holder_and_others(hold.holder.as_ref(), 1);
+    let (ago, who) = (hold.renewed_ago()?, &hold.running()?.who);
+    let within = milliseconds(who.grace() + KILL_TAKES);
+    let is_late = asked_at(hold).is_some_and(|asked| now_ms >= asked.saturating_add(within));
+    // A run that has seen the request and can't kill its command is alive:
+    // freeing its lock would start another command beside it.
+    if hold.overdue().is_none() && (!is_late || has_seen(hold, now_ms)) {
+        return None;
+    }
+    let whom = report::client_in_words(who);
     let left = hold.left.unwrap_or_default();
     let [ago, left] = [ago, left].map(report::whole_seconds);
     let force = report::typed(&["release", "--force", "--id", &hold.id], name);
     Some(format!(
         "no sign of life from {whom} for {ago}; if its host is dead, the lock passes on in {left}; to free lock \"{name}\" now: {force}"
     ))
-}
-
-/// Returns true if a holder should have released its lock by now. A run that has seen the request
-/// and can't kill its command is alive: freeing its lock would start another command beside it.
-fn is_silent(hold: &Hold, now_ms: u64) -> bool {
-    let (Some(asked), Some(holder)) = (asked_at(hold), &hold.holder) else {
-        return false;
-    };
-    let within = milliseconds(holder.who.grace() + KILL_TAKES);
-    now_ms >= asked.saturating_add(within) && !has_seen(hold, now_ms)
 }
 
 /// Returns true if the run has renewed its lease since the request

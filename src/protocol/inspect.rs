@@ -156,7 +156,7 @@ impl Inspected {
         self.holds().iter().map(limit).min()
     }
 
-    /// Returns the lock as a waiter sees it; `None` if it has no holder.
+    /// Returns the lock as a waiter sees it, without its freeze; `None` if it has no holder.
     pub fn busy(&self) -> Option<Busy> {
         let first = self.holds().first()?;
         let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
@@ -167,7 +167,6 @@ impl Inspected {
             holders: count(self.holds().len()),
             id: first.id.clone(),
             holder: first.holder.clone(),
-            frozen: self.frozen.clone(),
             stopping: first.stopping.clone(),
             ..Busy::default()
         })

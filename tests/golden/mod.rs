@@ -5,14 +5,18 @@
 use std::fs;
 use std::path::Path;
 
-use super::super::history;
-use super::prometheus;
+use super::super::history::{Past, calendar::Calendar, entry_object};
+use super::super::json::array;
+use super::{detail, json::lock_object, prometheus, table};
 use crate::protocol::golden::{NOW, histories, locks};
+use crate::report::painted;
 
 fn shown() -> String {
     let (locks, histories) = (locks(), histories());
-    let status = super::drawn(&locks, &[], None).swap_remove(0);
-    let history = history::drawn(&histories, None).swap_remove(1);
+    let entries = histories.into_iter().flat_map(|lock| lock.entries);
+    let entries: Vec<_> = entries.collect();
+    let status = array(&locks, lock_object);
+    let history = array(&entries, |entry| entry_object(entry, NOW));
     let metrics = prometheus::text(&locks.iter().collect::<Vec<_>>(), NOW + 100);
     let lines = |json: &str| json.trim_end().replace("},{\"name\"", "},\n{\"name\"");
     format!(
@@ -25,9 +29,12 @@ fn shown() -> String {
 /// Returns the tables and screens of these locks.
 fn screens() -> String {
     let (locks, histories) = (locks(), histories());
+    let pasts: Vec<Past> = histories.iter().map(Past::of).collect();
     let all = [40, 80, 120].map(|width| {
-        let texts = super::drawn(&locks, &histories, Some(width));
-        format!("{width} columns\n\n{}\n", texts[1..].concat())
+        let detail = detail::lines(&locks, &pasts, (&[], ""), Calendar::UTC, Some(width));
+        let texts = [table::lines(&locks, Some(width)), detail];
+        let texts = texts.map(|lines| painted(&lines, false));
+        format!("{width} columns\n\n{}\n", texts.concat())
     });
     all.concat()
 }

@@ -103,14 +103,11 @@ pub fn named(
     findings: impl IntoIterator<Item = Finding>,
 ) -> impl Iterator<Item = Finding> {
     let all = checks.split(' ').zip(findings);
-    all.map(|(check, finding)| {
+    all.map(|(check, mut finding)| {
         let group = GROUPS.iter().find(|(.., checks)| has(checks, check));
-        let group = group.map_or("", |(group, ..)| group);
-        Finding {
-            check,
-            group,
-            ..finding
-        }
+        finding.group = group.map_or("", |(group, ..)| group);
+        finding.check = check;
+        finding
     })
 }
 

@@ -37,9 +37,8 @@ pub fn examine<E>(
     // The shortest round trip gives the most exact time.
     trips.sort_by_key(|(took, ..)| *took);
     let (took, now, time) = &trips[0];
-    let clock = clock(*took, *now, time);
     let times: Vec<Duration> = trips.iter().map(|(took, ..)| *took).collect();
-    Ok([latency(&times, ttl), clock])
+    Ok([latency(&times, ttl), clock(*took, *now, time)])
 }
 
 /// Judges round trips, which are sorted. Their maximum is also their 99th percentile, because they are so few.

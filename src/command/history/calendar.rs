@@ -37,8 +37,7 @@ impl Calendar {
     /// Returns the name of the time zone at a time.
     pub fn zone(self, ms: u64) -> String {
         let moment = self.moment(ms);
-        let (_, zone) = moment.rsplit_once(' ').unwrap_or(("", &moment));
-        zone.to_owned()
+        moment.rsplit(' ').next().unwrap_or_default().to_owned()
     }
 }
 
@@ -74,18 +73,6 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
-        for seconds in [0, 951_782_400, 1_709_210_096, 1_792_890_000, 4_107_542_399] {
-            let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
-            let expected = humantime::format_rfc3339_seconds(at).to_string();
-            let shown = Calendar::UTC.moment(seconds * 1000);
-            let expected = expected.replace('T', " ").replace('Z', " UTC");
-            assert_eq!(shown, expected);
-        }
-        assert_eq!(Calendar::UTC.moment(u64::MAX), "-");
-    }
-
-    #[test]
     fn the_zone_is_named_and_left_out_where_a_heading_names_it() {
         let (summer, winter) = (ms("2026-10-25T00:59:59Z"), ms("2026-10-25T01:00:00Z"));
         assert_eq!(BERLIN.moment(summer), "2026-10-25 02:59:59 CEST");
@@ -95,5 +82,6 @@ mod tests {
         assert_eq!(BERLIN.minute(summer, winter), "02:59");
         let midnight = ms("2026-10-25T23:00:00Z");
         assert_eq!(BERLIN.minute(summer, midnight), "10-25 02:59");
+        assert_eq!(BERLIN.moment(u64::MAX), "-");
     }
 }

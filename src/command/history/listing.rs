@@ -95,11 +95,9 @@ pub fn table(
     is_of_one: bool,
 ) -> String {
     let last = entries.last().map_or(now_ms, |entry| entry.since_ms);
-    let zone = width.filter(|width| *width < WIDE);
-    let zone = zone.map(|_| calendar.zone(last));
-    let rows = entries.iter();
-    let rows = rows.map(|entry| row(entry, now_ms, calendar, zone.as_deref()));
-    let rows: Vec<[String; 8]> = rows.collect();
+    let zone = width.filter(|it| *it < WIDE).map(|_| calendar.zone(last));
+    let cells = |entry| row(entry, now_ms, calendar, zone.as_deref());
+    let rows: Vec<[String; 8]> = entries.iter().map(cells).collect();
     let brief = zone.map(|zone| (format!("STARTED ({zone})"), "HOST"));
     let (started, who) = brief.unwrap_or(("STARTED".into(), "WHO"));
     let headings = [
@@ -154,12 +152,7 @@ pub fn entry_object(entry: &HistoryEntry, now_ms: u64) -> Object {
     json.field("end", entry.outcome.kind());
     json.field("status", status);
     json.field("signal", signal);
-    let by = entry.by.as_ref().map(|by| {
-        let mut json = Object::default();
-        json.client(Some(by), false, true);
-        json
-    });
-    json.object("by", by);
+    json.object("by", entry.by.as_ref().map(|by| Object::of(by, true)));
     json.field("guards", hold.map_or(0, |hold| hold.guards));
     json.field("why", reason);
     json.field("success_ago_ms", entry.success_ago.map(milliseconds));
@@ -229,35 +222,27 @@ pub mod tests {
     }
 
     #[test]
-    fn at_80_columns_the_command_has_20_of_them() {
+    fn a_name_is_whole_until_the_command_has_eight_columns_and_that_has_20_of_80() {
         let ok = HoldOutcome::Status(0);
-        let mut first = hold("build-agent-17.example", 100, Some(4110), ok);
-        first.name = "deploy-production-eu-west-1".parse().unwrap();
-        first.who.user = "gitlab-runner".into();
-        first.who.command = vec!["./deploy-everything.sh".into(), "--now".into()];
-        (first.outcome, first.by) = (HoldOutcome::Forced, Some(first.who.clone()));
-        let second = hold("h", 100, Some(110), ok);
+        let mut long = hold("build-agent-17.example", 100, Some(4110), ok);
+        long.name = "deploy-production-eu-west-1".parse().unwrap();
+        long.who.user = "gitlab-runner".into();
+        long.who.command = vec!["./deploy-everything.sh".into(), "--now".into()];
+        let two = [long.clone(), hold("h", 100, Some(110), ok)];
         let skipped = skip("build-agent-17.example", 90, SkipReason::Timeout);
-        for items in [&[first.clone()][..], &[first, second, skipped]] {
+        let mut several = [long.clone(), two[1].clone(), skipped];
+        several[0].outcome = HoldOutcome::Forced;
+        several[0].by = Some(long.who.clone());
+        for items in [&several[..1], &several] {
             let text = with(items, Some(80));
-            let at = text.find("COMMAND").unwrap();
-            assert!(at <= 60, "{text}");
+            assert!(text.find("COMMAND").unwrap() <= 60, "{text}");
             assert!(text.contains("./deploy-everything"), "{text}");
         }
-    }
-
-    #[test]
-    fn a_name_is_whole_until_the_command_has_eight_columns() {
-        let mut long = hold("build-agent-17", 100, Some(110), HoldOutcome::Status(0));
-        long.name = "deploy-production-eu-west-1".parse().unwrap();
-        long.who.command = vec!["./deploy-everything.sh".into()];
-        let short = hold("h", 100, Some(110), HoldOutcome::Status(0));
-        let items = [long.clone(), short];
         for width in [58, 60, 80, 100] {
-            let text = with(&items, Some(width));
+            let text = with(&two, Some(width));
             assert!(text.contains(long.name.as_str()), "{width}: {text}");
         }
-        let text = with(&items, Some(40));
+        let text = with(&two, Some(40));
         assert!(text.contains("deploy") && text.contains('…'), "{text}");
     }
 

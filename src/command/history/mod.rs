@@ -15,11 +15,9 @@ use std::path::Path;
 use anyhow::Result;
 
 use self::calendar::Calendar;
-use self::listing::entry_object;
+pub(super) use self::listing::entry_object;
 pub(super) use self::recently::Past;
 use super::asked::Asked;
-#[cfg(test)]
-use super::json::array;
 use super::json::print_array;
 use super::never_used::{known_names, similar};
 use crate::cli;
@@ -27,7 +25,7 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::protocol::{Client, HistoryEntry, LockHistory, Name, Which};
-use crate::report::{self, counted, format_duration, lines_of, print, print_to, width};
+use crate::report::{self, counted, format_duration, lines_of, print, print_to, quote, width};
 use crate::sys::local_time;
 use crate::usage::refuse;
 
@@ -66,8 +64,7 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     } else {
         let selection = history.read()?;
         if options.json {
-            let now_ms = selection.now_ms;
-            print_array(&selection.entries, |entry| entry_object(entry, now_ms))?;
+            print_array(&selection.entries, |it| entry_object(it, selection.now_ms))?;
         } else {
             print(&history.table(&selection)?)?;
         }
@@ -179,8 +176,8 @@ impl History<'_> {
         let mut text = String::new();
         if !selection.entries.is_empty() {
             let is_of_one = self.asked.names.len() == 1 && self.asked.patterns.is_empty();
-            let (entries, now_ms) = (&selection.entries, selection.now_ms);
-            text = listing::table(entries, now_ms, LOCAL, width(), is_of_one);
+            let entries = &selection.entries;
+            text = listing::table(entries, selection.now_ms, LOCAL, width(), is_of_one);
         }
         let mut notes = Vec::new();
         if selection.before > 0 {
@@ -203,11 +200,9 @@ impl History<'_> {
 
     /// Returns a line for each name or pattern without a history, or without one in the selected time.
     fn missing(&mut self, selection: &Selection) -> Result<Vec<String>> {
-        if let (Some(since), Some(last), true) = (
-            self.options.since,
-            selection.last_before_ms,
-            selection.is_empty(),
-        ) {
+        if selection.is_empty()
+            && let (Some(since), Some(last)) = (self.options.since, selection.last_before_ms)
+        {
             let (since, last) = (format_duration(since), LOCAL.moment(last));
             let line = format!("no hold within {since}; the last one ended at {last}");
             return Ok(vec![line]);
@@ -217,10 +212,8 @@ impl History<'_> {
             let line = format!("no lock has a history (kept for {days} days)");
             return Ok(vec![line]);
         }
-        let texts = self.asked.names.iter().map(Name::as_str);
-        let texts = texts.chain(self.asked.patterns.iter().map(String::as_str));
-        let missing = texts.filter(|text| !selection.met.contains(*text));
-        let missing: Vec<&str> = missing.collect();
+        let mut missing: Vec<&str> = self.asked.texts().collect();
+        missing.retain(|text| !selection.met.contains(*text));
         if missing.is_empty() {
             return Ok(Vec::new());
         }
@@ -228,8 +221,7 @@ impl History<'_> {
         let at = report::at_server(&self.settings.locks);
         let line = |name: &str| {
             let meant = similar(name, &names).into_iter().next();
-            let meant = meant.map(|meant| format!("; did you mean {}?", report::quote(meant)));
-            let meant = meant.unwrap_or_default();
+            let meant = meant.map_or(String::new(), |it| format!("; did you mean {}?", quote(it)));
             format!("no history of \"{name}\"{at} (kept for {days} days{meant})")
         };
         Ok(missing.into_iter().map(line).collect())
@@ -259,21 +251,4 @@ impl History<'_> {
 /// Returns the memory of an entry, in bytes.
 fn weight_of(entry: &HistoryEntry) -> usize {
     size_of::<HistoryEntry>() + entry.who.weight()
-}
-
-/// Returns all forms of these histories, without colours.
-#[cfg(test)]
-pub fn drawn(histories: &[LockHistory], width: Option<usize>) -> Vec<String> {
-    let entries: Vec<_> = histories
-        .iter()
-        .flat_map(|lock| lock.entries.clone())
-        .collect();
-    let now_ms = histories.iter().map(|lock| lock.now_ms).max().unwrap_or(0);
-    let holds = entries.iter().filter(|entry| entry.hold.is_some());
-    let holds: Vec<HistoryEntry> = holds.cloned().collect();
-    vec![
-        listing::table(&entries, now_ms, Calendar::UTC, width, false),
-        array(&entries, |entry| entry_object(entry, now_ms)),
-        chart::svg(&holds, now_ms, Calendar::UTC),
-    ]
 }

@@ -215,9 +215,9 @@ impl<'a> Screen<'a> {
         if is_only_one && !holder.granted {
             return self.only_holder(hold, holder);
         }
-        let mut id = format!(", id {}", hold.id);
+        let id = format!(", id {}", hold.id);
         if holder.granted {
-            id.truncate(if is_only_one { 0 } else { id.len() });
+            let id = if is_only_one { "" } else { &id };
             let note = format!(", {NOT_CONFIRMED}{id}");
             let since_ms = holder.waiting_since_ms();
             self.client("granted to", Style::Yellow, &holder.who, since_ms, &note);
@@ -259,13 +259,10 @@ impl<'a> Screen<'a> {
     /// Adds the commands that change the lock, ready for a shell.
     fn commands(&mut self) {
         let lock = self.lock;
-        let may_stop = |hold: &Hold| {
-            let is_asked = hold.stopping.is_some();
-            !is_asked && hold.running().is_some_and(|it| it.who.instance.is_some())
-        };
+        let mut running = lock.holds().iter().filter(|it| it.running().is_some());
         if let [first, others @ ..] = lock.holds() {
             let id = if others.is_empty() { &first.id } else { "ID" };
-            if lock.holds().iter().any(may_stop) {
+            if running.any(|it| it.stopping.is_none() && !it.is_of_script()) {
                 self.command("to stop it", &["stop", "--id", id]);
             }
             self.command("to free it", &["release", "--force", "--id", id]);
@@ -287,12 +284,11 @@ impl<'a> Screen<'a> {
 fn note(lock: &Inspected, holder: &Holder) -> String {
     let slot = holder.limit.as_slots();
     let slot = slot.map(|slots| format!(", slot {} of {slots}", holder.slot));
+    let held = lock.since(holder.since_ms);
     let rest = match (holder.kept, lock.usual) {
         (Some(Kept::ForGuards), _) => "; its run is over, but its guards are still running".into(),
         (Some(Kept::AtLeast), _) => "; its run is over (--hold-at-least)".into(),
-        (None, Some(usual)) => {
-            format!("; {}", expectation(usual, lock.since(holder.since_ms)))
-        }
+        (None, Some(usual)) => format!("; {}", expectation(usual, held)),
         (None, None) => String::new(),
     };
     slot.unwrap_or_default() + &rest

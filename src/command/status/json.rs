@@ -41,8 +41,7 @@ pub fn lock_object(lock: &Inspected) -> Object {
 }
 
 fn freeze(frozen: &Frozen) -> Object {
-    let mut json = Object::default();
-    json.client(Some(&frozen.who), false, true);
+    let mut json = Object::of(&frozen.who, true);
     json.field("since", timestamp(frozen.since_ms));
     json.field("until", timestamp(frozen.until_ms));
     json
@@ -66,9 +65,8 @@ fn holder(lock: &Inspected, hold: &Hold) -> Object {
     let since_ms = holder.map(|holder| holder.since_ms);
     // Never before the start of the hold, although the server rounds remaining times.
     let earliest = since_ms.unwrap_or(0).min(lock.now_ms);
-    let renewed_at = hold
-        .renewed_ago()
-        .map(|ago| lock.now_ms.saturating_sub(milliseconds(ago)).max(earliest));
+    let ago = hold.renewed_ago().map(milliseconds);
+    let renewed_at = ago.map(|ago| lock.now_ms.saturating_sub(ago).max(earliest));
     json.field("id", &hold.id);
     json.client(holder.map(|holder| &holder.who), true, true);
     json.field("since", since_ms.and_then(timestamp));
@@ -96,8 +94,7 @@ fn holder(lock: &Inspected, hold: &Hold) -> Object {
 
 /// Returns a request to stop, and the milliseconds until COMMAND gets SIGKILL: 0 if that is due.
 fn stop(by: &Who, whom: &Who, now_ms: u64) -> Object {
-    let mut json = Object::default();
-    json.client(Some(by), false, false);
+    let mut json = Object::of(by, false);
     json.field("since", by.asked.and_then(timestamp));
     let grace = milliseconds(whom.grace());
     let kill_at = by.asked.map(|asked| asked.saturating_add(grace));

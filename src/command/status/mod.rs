@@ -19,11 +19,7 @@ use anyhow::Result;
 
 use self::json::lock_object;
 use super::asked::Asked;
-#[cfg(test)]
-use super::history::calendar::Calendar;
 use super::history::{LOCAL, Past};
-#[cfg(test)]
-use super::json::array;
 use super::json::print_array;
 use super::never_used::{is_unused, known_names, mistaken};
 use crate::cli;
@@ -287,20 +283,4 @@ fn late_line(lock: &Inspected, most: Duration) -> Option<String> {
     let (ago, since) = (lock.since(at), LOCAL.moment(at));
     let shown = format_duration(ago);
     (ago > most).then(|| format!("{name}: no success for {shown}, since {since}\n"))
-}
-
-/// Returns all forms of these locks, without colours.
-#[cfg(test)]
-pub fn drawn(
-    locks: &[Inspected],
-    histories: &[crate::protocol::LockHistory],
-    width: Option<usize>,
-) -> Vec<String> {
-    let mut all = vec![array(locks, lock_object)];
-    let pasts: Vec<Past> = histories.iter().map(Past::of).collect();
-    let detail = detail::lines(locks, &pasts, (&[], ""), Calendar::UTC, width);
-    for lines in [table::lines(locks, width), detail] {
-        all.push(painted(&lines, false));
-    }
-    all
 }

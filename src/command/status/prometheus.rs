@@ -1,6 +1,5 @@
 //! Locks as metrics, in the text format of Prometheus. Pure.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::protocol::{Hold, Inspected, RESULTS};
@@ -18,10 +17,8 @@ redlock_last_success_timestamp_seconds When a run last succeeded, in seconds sin
 
 /// Returns the values of a lock, as far as they are known.
 fn values(lock: &Inspected) -> [Option<f64>; 8] {
-    let held_for = match lock.holders().next() {
-        Some(_) => lock.held_for(),
-        None => Some(Duration::ZERO),
-    };
+    let is_free = lock.holders().next().is_none();
+    let held_for = lock.held_for().or(is_free.then_some(Duration::ZERO));
     let guards = lock.holds().iter().map(|hold| hold.guards.len());
     let renewed_ago = lock.holders().filter_map(Hold::renewed_ago).max();
     [
@@ -45,44 +42,38 @@ pub fn text(locks: &[&Inspected], now_ms: u64) -> String {
     let name = "redlock_last_scrape_timestamp_seconds";
     let help = "When redlock read the locks, in seconds since 1970.";
     let now = format!(" {}", timestamp(now_ms));
-    add(&mut text, (name, "gauge", help), [now]);
-    for (number, metric) in METRICS.lines().enumerate() {
-        let (metric, help) = metric.split_once(' ').unwrap_or_default();
+    text += &metric([name, "gauge", help], [now]);
+    for (number, line) in METRICS.lines().enumerate() {
+        let (name, help) = line.split_once(' ').unwrap_or_default();
         let values = locks().filter_map(|(name, lock)| Some((name, values(lock)[number]?)));
         let series = values.map(|(name, value)| format!("{{lock={name}}} {value}"));
-        add(&mut text, (metric, "gauge", help), series);
+        text += &metric([name, "gauge", help], series);
     }
     let help = "How many holds ended, by result; skipped: runs that ended without the lock.";
     let series = locks().flat_map(|(name, lock)| {
         let counts = RESULTS.into_iter().zip(lock.record.ended);
         counts.map(move |(result, count)| format!("{{lock={name},result=\"{result}\"}} {count}"))
     });
-    add(&mut text, ("redlock_runs_total", "counter", help), series);
-    text
+    text + &metric(["redlock_runs_total", "counter", help], series)
 }
 
 /// Returns the metric that says whether Redis answered. If not, it is the only metric.
 pub fn up(is_up: bool) -> String {
-    let mut text = String::new();
-    let metric = ("redlock_up", "gauge", "1 if Redis answered, else 0.");
-    add(&mut text, metric, [format!(" {}", u8::from(is_up))]);
-    text
+    let up = ["redlock_up", "gauge", "1 if Redis answered, else 0."];
+    metric(up, [format!(" {}", u8::from(is_up))])
 }
 
-/// Adds the series of a metric, if there are any, below its name,
+/// Returns the series of a metric, if there are any, below its name,
 /// type and description. Each series consists of labels and a value.
-fn add(
-    text: &mut String,
-    (name, kind, help): (&str, &str, &str),
-    series: impl IntoIterator<Item = String>,
-) {
-    let mut series = series.into_iter().peekable();
-    if series.peek().is_some() {
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
+fn metric([name, kind, help]: [&str; 3], series: impl IntoIterator<Item = String>) -> String {
+    let mut lines = String::new();
     for labelled in series {
-        let _ = writeln!(text, "{name}{labelled}");
+        lines.extend([name, &labelled, "\n"]);
     }
+    if lines.is_empty() {
+        return lines;
+    }
+    format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}")
 }
 
 /// Returns the value of a label, quoted.

@@ -53,8 +53,7 @@ pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<String> {
             MODE => row.style,
             _ => Style::Plain,
         }));
-        let link = row.link.as_ref();
-        lines.extend(link.map(|link| format!("  {link}")));
+        lines.extend(row.link.iter().map(|link| format!("  {link}")));
     }
     lines
 }

@@ -362,7 +362,10 @@ impl Server<'_> {
                 let fix = "make sure that the program that set the key is dead; then ".to_owned();
                 fail(message, fix + &typed(&["release", "--force"], name))
             }
-            (_, Some(busy), _) => ok(busy_line(name, "", &busy).trim_start_matches("lock ")),
+            (_, Some(mut busy), frozen) => {
+                busy.frozen.clone_from(frozen);
+                ok(busy_line(name, "", &busy).trim_start_matches("lock "))
+            }
             (_, None, Some(frozen)) => {
                 let left = Duration::from_millis(frozen.until_ms.saturating_sub(lock.now_ms));
                 let message = format!("\"{name}\" is frozen for {} more", format_duration(left));
@@ -409,11 +412,8 @@ impl Server<'_> {
     /// Returns the finding for an error.
     fn failure(&self, error: &Error) -> Finding {
         let (message, fix) = self.parts(error);
-        let origin = error
-            .origin
-            .as_ref()
-            .map(|origin| json!({"origin": origin}));
-        fail(message, fix).with(json!(origin))
+        let origin = error.origin.as_ref();
+        fail(message, fix).with(json!(origin.map(|it| json!({"origin": it}))))
     }
 
     /// Splits an error into its description and its fix. Drops the server, which is in the heading.

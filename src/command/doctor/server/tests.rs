@@ -27,47 +27,49 @@ fn judged(url: &str, info: &str, judge: fn(&mut Server) -> Finding) -> String {
     format!("{:?}: {}", finding.level, finding.message)
 }
 
-// Method paths would have one lifetime each, but the function needs any.
-#[allow(clippy::redundant_closure_for_method_calls)]
+/// Cases: a check, the server's INFO, and the beginning of the finding.
+const CASES: &str = "\
+role|role:active-replica master_host:h master_port:1|Fail: a writable replica of h:1: both grant the same lock
+role|role:master active_replica:1 master_host:h master_port:1|Fail: a writable replica of h:1: both grant the same lock
+role||Unknown: INFO has no role
+kind|redis_version:6 mvcc_depth:0|Ok: KeyDB 6, standalone
+kind|valkey_version:8 redis_version:7 server_mode:cluster|Ok: Valkey 8, cluster
+persistence|save: slave0:ip=a,port=1,state=online process_supervised:systemd|Fail: none, and a supervisor restarts the server
+persistence|save: slave0:ip=a,port=1,state=online process_supervised:no|Warn: none: a restart forgets all locks
+persistence||Warn: snapshots at most
+persistence|aof_enabled:1 appendfsync:everysec|Ok: append-only file (everysec): a crash may forget the last second
+persistence|aof_enabled:1 aof_last_write_status:err|Warn: the last write to the disk failed
+eviction|maxmemory_policy:noeviction maxmemory:100 used_memory:90|Warn: noeviction; 90% of maxmemory
+eviction|maxmemory_policy:noeviction maxmemory:100 used_memory:89|Ok: noeviction; 89% of maxmemory
+replicas||Moot: none";
+
 #[test]
 fn servers_that_no_test_starts_are_judged_by_their_info() {
-    let single = "redis://h";
-    let role = |info: &str| judged(single, info, |it| it.role());
-    let both = "Fail: a writable replica of h:1: both grant the same lock";
-    let active = "role:active-replica master_host:h master_port:1";
-    assert_eq!(role(active), both);
-    let other = active.replace("active-replica", "master active_replica:1");
-    assert_eq!(role(&other), both);
-    assert_eq!(role(""), "Unknown: INFO has no role");
-    let kind = |info: &str| judged(single, info, |it| it.kind());
-    let keydb = "redis_version:6 mvcc_depth:0";
-    assert_eq!(kind(keydb), "Ok: KeyDB 6, standalone");
-    let valkey = "valkey_version:8 redis_version:7 server_mode:cluster";
-    assert_eq!(kind(valkey), "Ok: Valkey 8, cluster");
-    let kept = |info: &str| judged(single, info, |it| it.persistence());
-    let copied = "save: slave0:ip=a,port=1,state=online process_supervised:systemd";
-    assert!(kept(copied).starts_with("Fail: none, and a supervisor restarts the server"));
-    assert!(kept(&copied.replace("systemd", "no")).starts_with("Warn: none"));
-    assert!(kept("").starts_with("Warn: snapshots at most"));
-    let log = "aof_enabled:1 appendfsync:everysec";
-    assert!(kept(log).ends_with("a crash may forget the last second"));
-    let failing = "aof_enabled:1 aof_last_write_status:err";
-    assert!(kept(failing).starts_with("Warn: the last write to the disk failed"));
-    let replicas = |url: &str| judged(url, "", |it| it.replicas());
-    assert_eq!(replicas(single), "Moot: none");
-    assert!(replicas("redis-sentinel://h/m").starts_with("Warn: none"));
-    let one = "slave0:ip=a,port=1,state=online,lag=0 connected_slaves:1 repl-timeout:";
-    let synced = |timeout: &str| {
-        judged("redis-cluster://h", &format!("{one}{timeout}"), |it| {
+    for case in CASES.lines() {
+        let mut parts = case.split('|');
+        let mut part = || parts.next().unwrap();
+        let judge: fn(&mut Server) -> Finding = match part() {
+            "role" => |it| it.role(),
+            "kind" => |it| it.kind(),
+            "persistence" => |it| it.persistence(),
+            "eviction" => |it| it.eviction(),
+            _ => |it| it.replicas(),
+        };
+        let finding = judged("redis://h", part(), judge);
+        assert!(finding.starts_with(part()), "{case}: {finding}");
+    }
+    let none = judged("redis-sentinel://h/m", "", |it| it.replicas());
+    assert!(none.starts_with("Warn: none"), "{none}");
+    for (timeout, expected) in [
+        (10, "Ok: 1 in sync"),
+        (11, "Warn: repl-timeout is over 10s"),
+    ] {
+        let info = "slave0:ip=a,port=1,state=online,lag=0 connected_slaves:1 repl-timeout:";
+        let finding = judged("redis-cluster://h", &format!("{info}{timeout}"), |it| {
             it.quorum = Some(Quorum::All);
             it.listed = vec!["a:1".into()];
             it.replicas()
-        })
-    };
-    assert_eq!(synced("10"), "Ok: 1 in sync");
-    assert!(synced("11").starts_with("Warn: repl-timeout is over 10s"));
-    let evicts = |info: &str| judged(single, info, |it| it.eviction());
-    let full = "maxmemory_policy:noeviction maxmemory:100 used_memory:90";
-    assert!(evicts(full).starts_with("Warn: noeviction; 90% of maxmemory"));
-    assert!(evicts(&full.replace("90", "89")).starts_with("Ok: "));
+        });
+        assert!(finding.starts_with(expected), "{finding}");
+    }
 }
