@@ -395,7 +395,8 @@ impl Run<'_> {
     fn say_short_ttl(&self) {
         let acquisition = &self.acquisition;
         let locks = &acquisition.settings.locks;
-        let Some(down_after) = locks.deployment.kind.down_after() else {
+        let sentinels = locks.deployment.sentinels();
+        let Some(down_after) = sentinels.and_then(|all| all.down_after()) else {
             return;
         };
         let ttl = acquisition.request.ttl;

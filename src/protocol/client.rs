@@ -156,8 +156,7 @@ impl Client {
     /// Does nothing if that can't be found out.
     pub fn follow_locks(&mut self) {
         let timeout = self.timeout();
-        let moved =
-            |connection: &mut Connection| self.deployment.kind.has_moved(connection, timeout);
+        let moved = |connection: &mut Connection| self.deployment.has_moved(connection, timeout);
         if self.connection.as_mut().is_some_and(moved) {
             self.disconnect();
         }

@@ -9,8 +9,9 @@ use super::client::Client;
 use super::lock::Lock;
 use super::name::{Keys, Name};
 use super::scripts::COMMANDS;
+use crate::server::cluster;
 use crate::server::deployment::Deployment;
-use crate::server::endpoint::Server;
+use crate::server::endpoint::{Part, Server};
 use crate::server::error::Error;
 use crate::server::nodes::Nodes;
 use crate::server::redis_cli::RedisCli;
@@ -79,7 +80,7 @@ impl Locks {
 
     /// Returns true if the locks exclude only runs on this host.
     pub fn are_local(&self) -> bool {
-        self.deployment.kind.local_socket().is_some()
+        self.deployment.local_socket().is_some()
     }
 
     /// Returns the server that was used last, or is tried first.
@@ -105,9 +106,13 @@ impl Locks {
 
     /// Returns the ACL rules for all commands that a job runs on this kind of server.
     pub fn acl_commands(&self) -> Vec<&'static str> {
-        let more = self.deployment.kind.more_rules();
-        let rules = COMMANDS.split(' ').chain(more.split(' '));
-        rules.filter(|rule| !rule.is_empty()).collect()
+        let is_cluster = self.server().part == Part::Node;
+        let more = is_cluster.then_some(cluster::RULES).into_iter();
+        [COMMANDS]
+            .into_iter()
+            .chain(more)
+            .flat_map(|rules| rules.split(' '))
+            .collect()
     }
 
     /// Returns the hash slot of the prefix, if the prefix has a hash tag.
@@ -117,8 +122,9 @@ impl Locks {
 
     /// Returns the command lines of redis-cli for each witness.
     pub fn witness_clis(&self) -> Vec<RedisCli> {
-        let witnesses = self.deployment.kind.witnesses().iter();
-        witnesses.map(|it| it.redis_cli()).collect()
+        let sentinels = self.deployment.sentinels().into_iter();
+        let nodes = sentinels.flat_map(|sentinels| &sentinels.nodes);
+        nodes.map(|it| it.redis_cli()).collect()
     }
 
     /// Returns the replicas of a node that are up, by its reply to `CLUSTER NODES`.

@@ -11,20 +11,27 @@ use std::time::{Duration, Instant};
 use super::cluster::Cluster;
 use super::connection::Connection;
 use super::endpoint::{Part, Server};
-use super::kind::{Kind, Search};
 use super::local::Local;
 use super::password::FreshPassword;
 use super::replication::{Quorum, Replication};
+use super::search::Search;
 use super::sentinel::Sentinels;
-use super::single::Single;
 use super::slot::is_in_one_slot;
 use super::tls::TlsFiles;
 use super::url::{Address, Place, Url, UrlOrigin};
 use super::{Error, ErrorKind, lock};
 
+/// The kind of servers behind a URL.
+enum Kind {
+    Single,
+    Local(Local),
+    Sentinels(Arc<Sentinels>),
+    Cluster(Cluster),
+}
+
 /// The servers behind one URL.
 pub struct Deployment {
-    pub kind: Box<dyn Kind>,
+    kind: Kind,
     /// The server that was used last, or is tried first.
     current: Mutex<Arc<Server>>,
     /// The replicas that must confirm a grant or a renewal, if any must.
@@ -61,12 +68,12 @@ impl Deployment {
             let (origin, tls) = (origin.clone(), tls.clone());
             Server::new(place, (login, database), origin, tls, timeout, &prefix)
         };
-        let (kind, first, part): (Box<dyn Kind>, _, _) = match place {
-            Place::Server(address) => (Box::new(Single), address, Part::Only),
+        let (kind, first, part) = match place {
+            Place::Server(address) => (Kind::Single, address, Part::Only),
             Place::Local => {
                 let local = Local::new()?;
                 let socket = Address::Unix(local.socket());
-                (Box::new(local), socket, Part::Only)
+                (Kind::Local(local), socket, Part::Only)
             }
             Place::Sentinels {
                 nodes,
@@ -83,11 +90,12 @@ impl Deployment {
                 };
                 let (first, nodes) = (nodes[0].clone(), nodes.iter().map(sentinel).collect());
                 let sentinels = Sentinels::new(nodes, primary);
-                (Box::new(sentinels), first, Part::Primary)
+                (Kind::Sentinels(sentinels), first, Part::Primary)
             }
             Place::Cluster { nodes, .. } => {
                 let first = nodes[0].clone();
-                (Box::new(Cluster::new(nodes, &prefix)), first, Part::Node)
+                let cluster = Cluster::new(nodes, &prefix);
+                (Kind::Cluster(cluster), first, Part::Node)
             }
         };
         let current = Mutex::new(Arc::new(server((first, part), login, database)));
@@ -101,7 +109,7 @@ impl Deployment {
     /// Uses the password in this file instead of the URL's. The server of `local:` has no password, so the file is ignored: it
     /// is meant for another server.
     pub fn set_password_file(&mut self, path: PathBuf) {
-        if self.kind.local_socket().is_some() {
+        if self.local_socket().is_some() {
             return;
         }
         if let Some(server) = Arc::get_mut(&mut lock(&self.current)) {
@@ -149,14 +157,23 @@ impl Deployment {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::NotNow`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
     pub fn open(&self, within: Duration) -> Result<Connection, Error> {
-        let opened = self.kind.open(&self.search(within))?;
+        let search = self.search(within);
+        let opened = match &self.kind {
+            Kind::Single => search.connect(&search.last, &[])?.0,
+            Kind::Local(local) => local.open(&search)?,
+            Kind::Sentinels(sentinels) => sentinels.open(&search)?,
+            Kind::Cluster(cluster) => cluster.open(&search)?,
+        };
         Ok(self.note(opened))
     }
 
     /// Like [`Self::open`], for a release. Needs no majority of the sentinels, because a release on a demoted primary can't
     /// free another client's lock.
     pub fn open_to_release(&self, within: Duration) -> Result<Connection, Error> {
-        let opened = self.kind.open_to_release(&self.search(within))?;
+        let Kind::Sentinels(sentinels) = &self.kind else {
+            return self.open(within);
+        };
+        let opened = sentinels.open_to_release(&self.search(within))?;
         Ok(self.note(opened))
     }
 
@@ -174,10 +191,43 @@ impl Deployment {
         connection
     }
 
+    /// Returns true if the locks have moved away from the server of a connection, as far as can be found out `within` a
+    /// time. Otherwise the connection learns which replicas must confirm the next calls.
+    ///
+    /// In a cluster a node that has lost the slot redirects any request, and a connection that has failed fails again. So
+    /// redlock only requests the list of nodes there, for the next connection.
+    pub fn has_moved(&self, connection: &mut Connection, within: Duration) -> bool {
+        match &self.kind {
+            Kind::Single | Kind::Local(_) => false,
+            Kind::Sentinels(sentinels) => sentinels.has_moved(connection, within),
+            Kind::Cluster(_) => {
+                let _ = connection.ask_nodes(within);
+                false
+            }
+        }
+    }
+
+    /// Returns the sentinels that name the primary.
+    pub fn sentinels(&self) -> Option<&Arc<Sentinels>> {
+        match &self.kind {
+            Kind::Sentinels(sentinels) => Some(sentinels),
+            Kind::Single | Kind::Local(_) | Kind::Cluster(_) => None,
+        }
+    }
+
+    /// Returns the socket of a server of this host that redlock starts.
+    pub fn local_socket(&self) -> Option<PathBuf> {
+        match &self.kind {
+            Kind::Local(local) => Some(local.socket()),
+            Kind::Single | Kind::Sentinels(_) | Kind::Cluster(_) => None,
+        }
+    }
+
     /// Returns true if a password for any of the servers crosses a network unencrypted.
     pub fn sends_open_password(&self) -> bool {
         let primary = self.server();
-        let mut servers = self.kind.witnesses().iter().chain([&primary]);
+        let sentinels = self.sentinels().into_iter().flat_map(|all| &all.nodes);
+        let mut servers = sentinels.chain([&primary]);
         servers.any(|server| server.sends_open_password())
     }
 }

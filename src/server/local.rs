@@ -22,7 +22,7 @@ use redis::cmd;
 
 use super::connection::Connection;
 use super::error::{Cause, Error, ErrorKind};
-use super::kind::{Kind, Search};
+use super::search::Search;
 use crate::reason::reason;
 use crate::sys;
 
@@ -68,11 +68,17 @@ impl Local {
         Ok(Self { directory })
     }
 
+    /// Connects to the server, and starts it if it isn't running.
+    pub(super) fn open(&self, search: &Search) -> Result<Connection, Error> {
+        let opened = self.reach(search);
+        let origin = || search.last.url_origin();
+        opened.map_err(|error| error.after(THIS_HOST_ONLY).with_origin(origin()))
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.directory.join(SOCKET)
     }
 
-    /// Connects to the server, and starts it if it isn't running.
     fn reach(&self, search: &Search) -> Result<Connection, Error> {
         self.expect_private()?;
         match self.connect(search) {
@@ -223,18 +229,6 @@ impl Local {
             "can't use the server for `local:` in {directory}: {}",
             reason(error)
         ))
-    }
-}
-
-impl Kind for Local {
-    fn open(&self, search: &Search) -> Result<Connection, Error> {
-        let opened = self.reach(search);
-        let origin = || search.last.url_origin();
-        opened.map_err(|error| error.after(THIS_HOST_ONLY).with_origin(origin()))
-    }
-
-    fn local_socket(&self) -> Option<PathBuf> {
-        Some(self.socket())
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::channel;
 
 use super::replicas::{KnownReplica, PRIORITY, promotable_replicas};
@@ -465,7 +467,7 @@ fn fake(number: usize, says: Says) -> Fake {
 }
 
 /// Starts three sentinels that name this port.
-fn three(port: u16) -> (Sentinels, Vec<Fake>) {
+fn three(port: u16) -> (Arc<Sentinels>, Vec<Fake>) {
     let says = Says {
         port,
         others: 2,
@@ -563,13 +565,13 @@ const ANY: bool = false;
 
 const LONG: Duration = Duration::from_secs(20);
 
-fn open(sentinels: &Sentinels, names_each: bool) -> Result<Connection, Error> {
+fn open(sentinels: &Arc<Sentinels>, names_each: bool) -> Result<Connection, Error> {
     open_within(LONG, sentinels, names_each)
 }
 
 fn open_within(
     within: Duration,
-    sentinels: &Sentinels,
+    sentinels: &Arc<Sentinels>,
     names_each: bool,
 ) -> Result<Connection, Error> {
     let mut connection = sentinels.open(&search(&server(1, Part::Primary), within, names_each))?;

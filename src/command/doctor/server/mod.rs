@@ -62,7 +62,8 @@ pub fn examine(
         let unknown = unknown(NO_SETTINGS);
         return (locks.to_string(), named("connection", [unknown]).collect());
     }
-    let roll_call = locks.deployment.kind.roll_call(SENTINEL_WITHIN);
+    let sentinels = locks.deployment.sentinels();
+    let roll_call = sentinels.map(|sentinels| sentinels.roll_call(SENTINEL_WITHIN));
     let mut client = locks.client();
     let connected = connect(locks, &mut client, until);
     let mut server = Server {
