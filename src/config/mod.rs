@@ -96,7 +96,7 @@ impl Settings {
         let history = sources.value("HISTORY_SIZE", number(0, 10_000))?;
         let prefix: Option<String> = sources.text("PREFIX");
         Ok(Self {
-            locks: Locks::new(access, prefix.as_deref(), history.unwrap_or(HISTORY))?,
+            locks: Locks::new(&access, prefix.as_deref(), history.unwrap_or(HISTORY))?,
             sync: sync(sources)?,
             verbosity: verbosity(options, sources)?,
             hides_arguments: sources.is_second("SHOW", ["full", "name"])?,

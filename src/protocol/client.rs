@@ -338,7 +338,7 @@ mod tests {
             timeout: Duration::from_secs(20),
             ..Access::default()
         };
-        Locks::new(access, Some("p:"), 0).unwrap()
+        Locks::new(&access, Some("p:"), 0).unwrap()
     }
 
     #[test]

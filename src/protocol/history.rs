@@ -394,7 +394,7 @@ mod tests {
             timeout: Duration::from_secs(20),
             ..Access::default()
         };
-        let locks = Locks::new(access, None, 0).unwrap();
+        let locks = Locks::new(&access, None, 0).unwrap();
         let mut client = locks.client();
         let skipped = (SkipReason::Busy, Duration::ZERO, None);
         let lock = locks.lock("a".parse().unwrap());

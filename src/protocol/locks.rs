@@ -1,7 +1,6 @@
 //! The locks of one user: their servers and the names of their keys, by the settings.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,30 +10,14 @@ use super::name::{Keys, Name};
 use super::scripts::COMMANDS;
 use crate::server::cluster;
 use crate::server::deployment::Deployment;
-use crate::server::endpoint::{Part, Server};
+use crate::server::endpoint::{Access, Part, Server};
 use crate::server::error::Error;
 use crate::server::nodes::Nodes;
 use crate::server::redis_cli::RedisCli;
 use crate::server::slot::{hash_slot, hash_tag};
-use crate::server::tls::TlsFiles;
-use crate::server::url::UrlOrigin;
 
 /// Largest difference between the clocks of servers that take over from each other; NTP keeps them much closer.
 const CLOCK_SKEW: Duration = Duration::from_millis(500);
-
-/// Address of Redis, credentials, and time limit.
-#[derive(Default)]
-pub struct Access<'a> {
-    pub url: &'a str,
-    pub origin: UrlOrigin,
-    /// File with the password, which replaces the URL's.
-    pub password_file: Option<PathBuf>,
-    /// A password in the URL takes precedence over the file.
-    pub url_first: bool,
-    pub tls: TlsFiles,
-    /// Longest time to connect, and to wait for each answer.
-    pub timeout: Duration,
-}
 
 /// The locks of one user. `Display` shows their server, and never a password.
 #[derive(Clone, Debug)]
@@ -54,13 +37,8 @@ impl Locks {
     /// # Errors
     /// [`super::ErrorKind::Config`] if the URL can't be used. The message never repeats the URL, which may
     /// contain a password.
-    pub fn new(access: Access, prefix: Option<&str>, history: u32) -> Result<Self, Error> {
-        let (url, origin, tls) = (access.url, &access.origin, &access.tls);
-        let mut deployment = Deployment::parse(url, origin, tls, access.timeout, prefix)?;
-        let stays = access.url_first && deployment.server().login.password.is_some();
-        if let Some(path) = access.password_file.filter(|_| !stays) {
-            deployment.set_password_file(path);
-        }
+    pub fn new(access: &Access, prefix: Option<&str>, history: u32) -> Result<Self, Error> {
+        let deployment = Deployment::parse(access, prefix)?;
         let prefix = deployment.server().prefix.clone();
         Ok(Self {
             deployment: Arc::new(deployment),

@@ -10,15 +10,14 @@ use std::time::{Duration, Instant};
 
 use super::cluster::Cluster;
 use super::connection::Connection;
-use super::endpoint::{Part, Server};
+use super::endpoint::{Access, Part, Server};
 use super::local::Local;
 use super::password::FreshPassword;
 use super::replication::{Quorum, Replication};
 use super::search::Search;
 use super::sentinel::Sentinels;
 use super::slot::is_in_one_slot;
-use super::tls::TlsFiles;
-use super::url::{Address, Place, Url, UrlOrigin};
+use super::url::{Address, Place, Url};
 use super::{Error, ErrorKind, lock};
 
 /// The kind of servers behind a URL.
@@ -41,8 +40,8 @@ pub struct Deployment {
 /// Default prefix of all keys.
 const PREFIX: &str = "redlock:";
 
-/// Default prefix in a cluster. Its braces keep all keys in one hash slot.
-const CLUSTER_PREFIX: &str = "{redlock}:";
+/// Default hash tag in a cluster, which keeps all keys in one hash slot.
+const TAG: &str = "redlock";
 
 impl Deployment {
     /// Reads a URL. Uses `prefix` instead of the default prefix, if it is given.
@@ -50,24 +49,18 @@ impl Deployment {
     /// # Errors
     /// [`ErrorKind::Config`] for a URL that can't be used; the message never repeats it, as it may hold a
     /// password.
-    pub fn parse(
-        url: &str,
-        origin: &UrlOrigin,
-        tls: &TlsFiles,
-        timeout: Duration,
-        prefix: Option<&str>,
-    ) -> Result<Self, Error> {
-        let url = Url::parse(url).map_err(|why| format!("bad Redis URL in {origin}: {why}"));
+    pub fn parse(access: &Access, prefix: Option<&str>) -> Result<Self, Error> {
+        let url = Url::parse(access.url);
+        let url = url.map_err(|why| format!("bad Redis URL in {}: {why}", access.origin));
         let Url {
             place,
             database,
             login,
         } = url.map_err(|message| Error::new(ErrorKind::Config, message))?;
         let prefix = prefix_for(&place, prefix)?;
-        let server = |place, login, database| {
-            let (origin, tls) = (origin.clone(), tls.clone());
-            Server::new(place, (login, database), origin, tls, timeout, &prefix)
-        };
+        let server =
+            |place, login, database| Server::new(place, (login, database), access, &prefix);
+        let fresh = |path: Option<PathBuf>| path.map(|path| Arc::new(FreshPassword::new(path)));
         let (kind, first, part) = match place {
             Place::Server(address) => (Kind::Single, address, Part::Only),
             Place::Local => {
@@ -81,7 +74,7 @@ impl Deployment {
                 login: theirs,
                 password_file,
             } => {
-                let password = password_file.map(|path| Arc::new(FreshPassword::new(path)));
+                let password = fresh(password_file);
                 let sentinel = |address: &Address| {
                     let place = (address.clone(), Part::Sentinel);
                     let mut sentinel = server(place, theirs.clone(), 0);
@@ -98,24 +91,17 @@ impl Deployment {
                 (Kind::Cluster(cluster), first, Part::Node)
             }
         };
-        let current = Mutex::new(Arc::new(server((first, part), login, database)));
+        let has_password = access.url_first && login.password.is_some();
+        let mut server = server((first, part), login, database);
+        // The server of `local:` has no password: the file is meant for another server.
+        if !has_password && !matches!(kind, Kind::Local(_)) {
+            server.set_fresh_password(fresh(access.password_file.clone()));
+        }
         Ok(Self {
             kind,
-            current,
+            current: Mutex::new(Arc::new(server)),
             replication: OnceLock::new(),
         })
-    }
-
-    /// Uses the password in this file instead of the URL's. The server of `local:` has no password, so the file is ignored: it
-    /// is meant for another server.
-    pub fn set_password_file(&mut self, path: PathBuf) {
-        if self.local_socket().is_some() {
-            return;
-        }
-        if let Some(server) = Arc::get_mut(&mut lock(&self.current)) {
-            let password = Arc::new(FreshPassword::new(path));
-            server.set_fresh_password(Some(password));
-        }
     }
 
     /// Requires replicas to confirm each grant and each renewal from now on, for every clone of these locks.
@@ -248,8 +234,7 @@ fn prefix_for(place: &Place, given: Option<&str>) -> Result<String, Error> {
             return Err(Error::new(ErrorKind::Config, message));
         }
         (_, Some(prefix)) => prefix.to_owned(),
-        (Place::Cluster { tag: Some(tag), .. }, None) => format!("{{{tag}}}:"),
-        (Place::Cluster { tag: None, .. }, None) => CLUSTER_PREFIX.to_owned(),
+        (Place::Cluster { tag, .. }, None) => format!("{{{}}}:", tag.as_deref().unwrap_or(TAG)),
         (Place::Server(_) | Place::Local | Place::Sentinels { .. }, None) => PREFIX.to_owned(),
     })
 }
@@ -260,18 +245,20 @@ mod tests {
 
     use super::*;
 
-    fn parse(url: &str) -> Result<Deployment, Error> {
-        let (tls, timeout) = (TlsFiles::default(), Duration::from_secs(2));
-        Deployment::parse(url, &UrlOrigin::Option, &tls, timeout, None)
+    fn parse(url: &str, prefix: Option<&str>) -> Result<Deployment, Error> {
+        let access = Access {
+            url,
+            timeout: Duration::from_secs(20),
+            ..Access::default()
+        };
+        Deployment::parse(&access, prefix)
     }
 
     #[test]
     fn all_keys_in_a_cluster_are_in_one_slot_whatever_the_prefix() {
         let prefix = |url: &str, given: Option<&str>| {
-            let (tls, timeout) = (TlsFiles::default(), Duration::from_secs(2));
-            Deployment::parse(url, &UrlOrigin::Option, &tls, timeout, given)
-                .map(|deployment| deployment.server().prefix.clone())
-                .map_err(|error| error.to_string())
+            let deployment = parse(url, given).map_err(|error| error.to_string());
+            deployment.map(|deployment| deployment.server().prefix.clone())
         };
         for (url, given, is) in [
             ("redis://h", None, "redlock:"),
@@ -294,10 +281,10 @@ mod tests {
 
     #[test]
     fn no_error_repeats_a_password() {
-        let error = parse("redis://u:hunter2").map(drop).unwrap_err();
+        let error = parse("redis://u:hunter2", None).map(drop).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Config);
         assert!(!error.to_string().contains("hunter2"), "{error}");
-        let server = parse("redis://u:hunter2@h").unwrap().server();
+        let server = parse("redis://u:hunter2@h", None).unwrap().server();
         assert!(!server.to_string().contains("hunter2"));
         let messages = [server.wrong_password(), server.password_origin()];
         assert!(!messages.concat().contains("hunter2"), "{messages:?}");
@@ -322,10 +309,7 @@ mod tests {
             stream.write_all(b"-ERR unknown\r\n:0\r\n").unwrap();
             while let Ok(1..) = stream.read(&mut bytes) {}
         });
-        let url = format!("redis-cluster://127.0.0.1:{port}");
-        let (origin, tls) = (UrlOrigin::Option, TlsFiles::default());
-        let timeout = Duration::from_secs(20);
-        let deployment = Deployment::parse(&url, &origin, &tls, timeout, None).unwrap();
+        let deployment = parse(&format!("redis-cluster://127.0.0.1:{port}"), None).unwrap();
         let began = Instant::now();
         let opened = deployment.open(Duration::from_secs(2));
         assert_eq!(opened.map(drop).unwrap_err().kind, ErrorKind::Unreachable);

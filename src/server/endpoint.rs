@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -38,6 +39,20 @@ pub enum Part {
     Primary,
     /// A node of a cluster.
     Node,
+}
+
+/// Address of Redis, credentials, and time limit.
+#[derive(Default)]
+pub struct Access<'a> {
+    pub url: &'a str,
+    pub origin: UrlOrigin,
+    /// File with the password, which replaces the URL's.
+    pub password_file: Option<PathBuf>,
+    /// A password in the URL takes precedence over the file.
+    pub url_first: bool,
+    pub tls: TlsFiles,
+    /// Longest time to connect, and to wait for each answer.
+    pub timeout: Duration,
 }
 
 /// A server and redlock's credentials there. Its `Display` never shows a password.
@@ -80,9 +95,7 @@ impl Server {
     pub fn new(
         (address, part): (Address, Part),
         (login, database): (Login, i64),
-        origin: UrlOrigin,
-        tls: TlsFiles,
-        timeout: Duration,
+        access: &Access,
         prefix: &str,
     ) -> Self {
         Self {
@@ -90,9 +103,9 @@ impl Server {
             part,
             database,
             login,
-            tls,
-            timeout,
-            origin,
+            tls: access.tls.clone(),
+            timeout: access.timeout,
+            origin: access.origin.clone(),
             fresh_password: None,
             prefix: prefix.to_owned(),
             reached: Arc::default(),

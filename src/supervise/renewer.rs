@@ -243,7 +243,7 @@ mod tests {
             timeout: Duration::from_secs(20),
             ..Access::default()
         };
-        let locks = Locks::new(access, None, 0).unwrap();
+        let locks = Locks::new(&access, None, 0).unwrap();
         let mut client = locks.client();
         client.limit_to(Duration::from_millis(200));
         let task = RenewalTask {

@@ -11,8 +11,6 @@ use super::*;
 use crate::protocol::{Access, Claim, HoldOutcome, Locks, ReleaseMode, Released, Token};
 use crate::server::endpoint::Part;
 use crate::server::replication::{Quorum, Replication};
-use crate::server::tls::TlsFiles;
-use crate::server::url::{Login, UrlOrigin};
 
 fn tcp(host: &str, port: u16) -> Address {
     Address::Tcp {
@@ -373,14 +371,12 @@ struct Fake {
 }
 
 fn server(at: u16, part: Part) -> Arc<Server> {
-    Arc::new(Server::new(
-        (tcp("127.0.0.1", at), part),
-        (Login::default(), 0),
-        UrlOrigin::default(),
-        TlsFiles::default(),
-        Duration::from_secs(20),
-        "",
-    ))
+    let access = Access {
+        timeout: Duration::from_secs(20),
+        ..Access::default()
+    };
+    let place = (tcp("127.0.0.1", at), part);
+    Arc::new(Server::new(place, (Login::default(), 0), &access, ""))
 }
 
 /// Returns the words of the first request among these bytes, and its end, or `None` before it is complete.
@@ -500,7 +496,7 @@ fn locks(fakes: &[Fake]) -> (Locks, Claim) {
         timeout: LONG,
         ..Access::default()
     };
-    let locks = Locks::new(access, None, 0).unwrap();
+    let locks = Locks::new(&access, None, 0).unwrap();
     let token = Token::read("t:h:1".into()).expect("a token");
     let claim = Claim::resume(locks.lock("a".parse().expect("a name")), token);
     (locks, claim)
