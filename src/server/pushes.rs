@@ -50,7 +50,7 @@ impl Pushes {
     pub(super) fn remember(&mut self, received: Received) {
         let push = match received {
             Received::Push(Push::Message(_)) => Push::MessageMissed,
-            Received::Push(Push::Subscribed) | Received::Answer { .. } => return,
+            Received::Answer { .. } => return,
             Received::Push(other) => other,
         };
         if !self.passed.contains(&push) {
@@ -93,7 +93,7 @@ impl Pushes {
                 if !matches!(expected, Some(Expected::Subscribed)) {
                     return Err(wire.out_of_step("confirmed a subscription without a request"));
                 }
-                Some(Push::Subscribed)
+                None
             }
             // The slot was moved to another node, so no more messages will come here.
             PushKind::SUnsubscribe => {

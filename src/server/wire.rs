@@ -104,8 +104,6 @@ pub enum Received {
 /// A notification by the server, or a result that needs none.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Push {
-    /// The subscription is confirmed.
-    Subscribed,
     /// The server doesn't permit or support the subscription.
     SubscribeDenied,
     /// A message on the subscribed channel.

@@ -235,7 +235,7 @@ impl<'a> Attempt<'a> {
             Incoming::Granted(grant) => wait::Event::Granted(grant),
             Incoming::Push(Push::Message(_) | Push::MessageMissed) => wait::Event::Message,
             Incoming::Push(Push::SubscribeDenied) => wait::Event::SubscribeDenied,
-            Incoming::Push(Push::Subscribed | Push::KeyChanged) => return Continue(()),
+            Incoming::Push(Push::KeyChanged) => return Continue(()),
         };
         self.apply(event)?;
         match self.own_holder {
