@@ -212,14 +212,10 @@ impl Connection {
         self.pushes.say_hello(&mut self.wire);
         let until = self.wire.until();
         self.wire.send(until)?;
-        match self.pushes.resp3 {
-            Resp3::Asked(number) => self.answer(number, until).map(drop),
-            Resp3::Unasked => {
-                self.pushes.resp3 = Resp3::Unknown;
-                Ok(())
-            }
-            Resp3::Spoken | Resp3::Unknown => Ok(()),
+        if let Resp3::Asked(number) = self.pushes.resp3 {
+            self.answer(number, until)?;
         }
+        Ok(())
     }
 
     /// Has the server notify this client of other clients' changes of these keys; see [`Pushes::track_keys`].

@@ -113,7 +113,10 @@ impl Pushes {
     /// then.
     pub(super) fn say_hello(&mut self, wire: &mut Wire) {
         let closes = &wire.server.past.closes_on_hello;
-        if self.resp3 == Resp3::Unasked && !closes.load(Ordering::Relaxed) {
+        if self.resp3 == Resp3::Unasked && closes.load(Ordering::Relaxed) {
+            self.resp3 = Resp3::Unknown;
+        }
+        if self.resp3 == Resp3::Unasked {
             let number = wire.next_request();
             wire.add(cmd("HELLO").arg(3), Expected::Hello(number));
             self.resp3 = Resp3::Asked(number);
@@ -142,7 +145,7 @@ impl Pushes {
         keys: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), Error> {
         self.say_hello(wire);
-        if matches!(self.resp3, Resp3::Unasked | Resp3::Unknown) {
+        if self.resp3 == Resp3::Unknown {
             return Ok(());
         }
         if !std::mem::replace(&mut self.tracking, true) {
