@@ -1,9 +1,9 @@
 //! A parser of the Redis protocol's replies, for a stream of bytes. Pure.
 //!
 //! The input may be anything: from a proxy in between, or from a server that is broken or malicious. So each reply has a
-//! limit of its size and depth, which is checked before anything is stored. The parser reads each byte only once, however
-//! small the pieces in which a reply comes. After a violation it doesn't trust the rest of the stream, and returns no more
-//! replies.
+//! limit of its size and depth, which is checked before anything is stored. The parser parses each value only once,
+//! however small the pieces in which a reply comes; only the first line of a text is read again with each piece. After a
+//! violation it doesn't trust the rest of the stream, and returns no more replies.
 //!
 //! The redis crate's parser detects the processor's features before its first byte, and on a virtual machine that takes longer
 //! than Redis itself. So this module uses it only for errors and rare kinds of replies.
@@ -36,13 +36,6 @@ struct List {
     missing: usize,
 }
 
-/// An incomplete text, with its end of line.
-struct Text {
-    kind: u8,
-    bytes: Vec<u8>,
-    missing: usize,
-}
-
 /// A parser of the replies in a stream of bytes.
 #[derive(Default)]
 pub struct Replies {
@@ -52,7 +45,6 @@ pub struct Replies {
     /// Position up to which there is no end of line.
     looked: usize,
     lists: Vec<List>,
-    text: Option<Text>,
     /// Weight of the incomplete reply so far.
     weight: usize,
     /// Weight of the last reply.
@@ -63,14 +55,6 @@ pub struct Replies {
 impl Replies {
     /// Adds input.
     pub fn add(&mut self, bytes: &[u8]) {
-        if let Some(text) = &mut self.text
-            && self.at == self.bytes.len()
-            && bytes.len() <= text.missing
-        {
-            text.missing -= bytes.len();
-            text.bytes.extend_from_slice(bytes);
-            return;
-        }
         if self.at > 0 {
             self.bytes.drain(..self.at);
             self.looked = self.looked.saturating_sub(self.at);
@@ -100,11 +84,7 @@ impl Replies {
 
     fn read(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
         loop {
-            let value = match self.text.take() {
-                Some(text) => self.go_on_with(text)?,
-                None => self.item(limit)?,
-            };
-            let value = match value {
+            let value = match self.item(limit)? {
                 Item::Value(value) => value,
                 Item::Opened => continue,
                 Item::Incomplete => return Ok(None),
@@ -116,8 +96,9 @@ impl Replies {
         }
     }
 
-    /// Reads the first line of a value, and the value if that line is all of it.
+    /// Reads a value, or the first line of a list.
     fn item(&mut self, limit: usize) -> Result<Item, Broken> {
+        let weight = self.weight;
         let Some((start, end)) = self.line(limit)? else {
             return Ok(Item::Incomplete);
         };
@@ -136,14 +117,26 @@ impl Replies {
                 let size = number.and_then(|size| usize::try_from(size).ok());
                 let size = size.ok_or_else(noise)?;
                 self.weigh(size, limit)?;
-                // Memory without writes isn't allocated yet, so a large promised size costs nothing.
-                let bytes = Vec::with_capacity(size + 2);
-                self.text = Some(Text {
-                    kind,
-                    bytes,
-                    missing: size + 2,
-                });
-                return Ok(Item::Opened);
+                let Some(text) = self.bytes[self.at..].get(..size + 2) else {
+                    // Reads the first line again when more has come.
+                    (self.at, self.looked, self.weight) = (start, start, weight);
+                    return Ok(Item::Incomplete);
+                };
+                let end = || Broken::Noise(beginning(text));
+                let text = text.strip_suffix(b"\r\n").ok_or_else(end)?;
+                self.at += size + 2;
+                match kind {
+                    b'$' => Value::BulkString(text.to_vec()),
+                    // redlock treats an error of several lines as one line.
+                    b'!' => {
+                        let line = String::from_utf8_lossy(text).replace(['\r', '\n'], " ");
+                        rare(format!("-{line}").as_bytes())?
+                    }
+                    // The first four bytes are the kind of text.
+                    _ => Value::SimpleString(
+                        String::from_utf8_lossy(text.get(4..).unwrap_or_default()).into_owned(),
+                    ),
+                }
             }
             b'*' | b'~' | b'>' | b'%' => {
                 if kind == b'>' && !self.lists.is_empty() {
@@ -175,35 +168,6 @@ impl Replies {
             _ => return Err(noise()),
         };
         Ok(Item::Value(value))
-    }
-
-    /// Reads the available part of a text.
-    fn go_on_with(&mut self, mut text: Text) -> Result<Item, Broken> {
-        let there = text.missing.min(self.bytes.len() - self.at);
-        let end = self.at + there;
-        text.bytes.extend_from_slice(&self.bytes[self.at..end]);
-        text.missing -= there;
-        self.at = end;
-        if text.missing > 0 {
-            self.text = Some(text);
-            return Ok(Item::Incomplete);
-        }
-        if !text.bytes.ends_with(b"\r\n") {
-            return Err(Broken::Noise(beginning(&text.bytes)));
-        }
-        text.bytes.truncate(text.bytes.len() - 2);
-        Ok(Item::Value(match text.kind {
-            b'$' => Value::BulkString(text.bytes),
-            // redlock treats an error of several lines as one line.
-            b'!' => {
-                let line = String::from_utf8_lossy(&text.bytes).replace(['\r', '\n'], " ");
-                rare(format!("-{line}").as_bytes())?
-            }
-            // The first four bytes are the kind of text.
-            _ => Value::SimpleString(
-                String::from_utf8_lossy(text.bytes.get(4..).unwrap_or_default()).into_owned(),
-            ),
-        }))
     }
 
     /// Adds a value to its list. Returns the reply if it is complete now.
@@ -252,7 +216,7 @@ impl Replies {
 /// The result of reading a line.
 enum Item {
     Value(Value),
-    /// The beginning of a list or a text.
+    /// The beginning of a list.
     Opened,
     /// An incomplete line or text.
     Incomplete,
