@@ -83,24 +83,20 @@ impl Replies {
     }
 
     fn read(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
-        loop {
-            let value = match self.item(limit)? {
-                Item::Value(value) => value,
-                Item::Opened => continue,
-                Item::Incomplete => return Ok(None),
-            };
+        while let Some(value) = self.item(limit)? {
             if let Some(reply) = self.put(value)? {
                 self.last = std::mem::take(&mut self.weight);
                 return Ok(Some(reply));
             }
         }
+        Ok(None)
     }
 
-    /// Reads a value, or the first line of a list.
-    fn item(&mut self, limit: usize) -> Result<Item, Broken> {
+    /// Returns the next value that is complete, and opens the lists around it.
+    fn item(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
         let weight = self.weight;
         let Some((start, end)) = self.line(limit)? else {
-            return Ok(Item::Incomplete);
+            return Ok(None);
         };
         self.weigh(end - start + WEIGHT, limit)?;
         let line = &self.bytes[start..end];
@@ -120,7 +116,7 @@ impl Replies {
                 let Some(text) = self.bytes[self.at..].get(..size + 2) else {
                     // Reads the first line again when more has come.
                     (self.at, self.looked, self.weight) = (start, start, weight);
-                    return Ok(Item::Incomplete);
+                    return Ok(None);
                 };
                 let end = || Broken::Noise(beginning(text));
                 let text = text.strip_suffix(b"\r\n").ok_or_else(end)?;
@@ -160,14 +156,14 @@ impl Replies {
                         return Err(Broken::TooDeep);
                     }
                     self.lists.push(list);
-                    return Ok(Item::Opened);
+                    return self.item(limit);
                 }
                 closed(list)?
             }
             b'-' | b'#' | b',' | b'(' => rare(line)?,
             _ => return Err(noise()),
         };
-        Ok(Item::Value(value))
+        Ok(Some(value))
     }
 
     /// Adds a value to its list. Returns the reply if it is complete now.
@@ -211,15 +207,6 @@ impl Replies {
         }
         Ok(())
     }
-}
-
-/// The result of reading a line.
-enum Item {
-    Value(Value),
-    /// The beginning of a list.
-    Opened,
-    /// An incomplete line or text.
-    Incomplete,
 }
 
 /// Returns a complete list as a value.
