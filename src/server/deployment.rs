@@ -59,7 +59,7 @@ impl Deployment {
         } = url.map_err(|message| Error::new(ErrorKind::Config, message))?;
         let prefix = prefix_for(&place, prefix)?;
         let server =
-            |place, login, database| Server::new(place, (login, database), access, &prefix);
+            |place, login, password| Arc::new(Server::new(place, login, password, access, &prefix));
         let fresh = |path: Option<PathBuf>| path.map(|path| Arc::new(FreshPassword::new(path)));
         let (kind, first, part) = match place {
             Place::Server(address) => (Kind::Single, address, Part::Only),
@@ -77,9 +77,7 @@ impl Deployment {
                 let password = fresh(password_file);
                 let sentinel = |address: &Address| {
                     let place = (address.clone(), Part::Sentinel);
-                    let mut sentinel = server(place, theirs.clone(), 0);
-                    sentinel.set_fresh_password(password.clone());
-                    Arc::new(sentinel)
+                    server(place, (theirs.clone(), 0), password.clone())
                 };
                 let (first, nodes) = (nodes[0].clone(), nodes.iter().map(sentinel).collect());
                 let sentinels = Sentinels::new(nodes, primary);
@@ -91,15 +89,14 @@ impl Deployment {
                 (Kind::Cluster(cluster), first, Part::Node)
             }
         };
-        let has_password = access.url_first && login.password.is_some();
-        let mut server = server((first, part), login, database);
         // The server of `local:` has no password: the file is meant for another server.
-        if !has_password && !matches!(kind, Kind::Local(_)) {
-            server.set_fresh_password(fresh(access.password_file.clone()));
-        }
+        let takes_none =
+            access.url_first && login.password.is_some() || matches!(kind, Kind::Local(_));
+        let password = access.password_file.clone().filter(|_| !takes_none);
+        let current = server((first, part), (login, database), fresh(password));
         Ok(Self {
             kind,
-            current: Mutex::new(Arc::new(server)),
+            current: Mutex::new(current),
             replication: OnceLock::new(),
         })
     }

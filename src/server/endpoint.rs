@@ -95,6 +95,7 @@ impl Server {
     pub fn new(
         (address, part): (Address, Part),
         (login, database): (Login, i64),
+        fresh_password: Option<Arc<FreshPassword>>,
         access: &Access,
         prefix: &str,
     ) -> Self {
@@ -106,7 +107,7 @@ impl Server {
             tls: access.tls.clone(),
             timeout: access.timeout,
             origin: access.origin.clone(),
-            fresh_password: None,
+            fresh_password,
             prefix: prefix.to_owned(),
             reached: Arc::default(),
             nodes: Arc::default(),
@@ -222,14 +223,6 @@ impl Server {
     /// Returns true if the server reported itself a replica.
     pub fn is_replica(&self) -> bool {
         self.past.is_replica.load(Ordering::Relaxed)
-    }
-
-    /// Sets the password that is read for each connection, if there is one.
-    pub(super) fn set_fresh_password(&mut self, password: Option<Arc<FreshPassword>>) {
-        if password.is_some() {
-            self.login.password = None;
-            self.fresh_password = password;
-        }
     }
 
     /// Returns the password for a new connection.

@@ -309,7 +309,7 @@ pub fn any_server(part: Part) -> Server {
         tls: false,
     };
     let login = (Login::default(), 0);
-    Server::new((address, part), login, &Access::default(), "p:")
+    Server::new((address, part), login, None, &Access::default(), "p:")
 }
 
 // Entries

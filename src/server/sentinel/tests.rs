@@ -376,7 +376,8 @@ fn server(at: u16, part: Part) -> Arc<Server> {
         ..Access::default()
     };
     let place = (tcp("127.0.0.1", at), part);
-    Arc::new(Server::new(place, (Login::default(), 0), &access, ""))
+    let login = (Login::default(), 0);
+    Arc::new(Server::new(place, login, None, &access, ""))
 }
 
 /// Returns the words of the first request among these bytes, and its end, or `None` before it is complete.
