@@ -70,21 +70,16 @@ impl Local {
 
     /// Connects to the server, and starts it if it isn't running.
     pub(super) fn open(&self, search: &Search) -> Result<Connection, Error> {
-        let opened = self.reach(search);
+        let opened = match self.expect_private().and_then(|()| self.connect(search)) {
+            Err(error) if is_absent(&error) => self.start(search, error),
+            opened => opened,
+        };
         let origin = || search.last.url_origin();
         opened.map_err(|error| error.after(THIS_HOST_ONLY).with_origin(origin()))
     }
 
     pub fn socket(&self) -> PathBuf {
         self.directory.join(SOCKET)
-    }
-
-    fn reach(&self, search: &Search) -> Result<Connection, Error> {
-        self.expect_private()?;
-        match self.connect(search) {
-            Err(error) if is_absent(&error) => self.start(search, error),
-            opened => opened,
-        }
     }
 
     /// Connects to this user's server, and waits until it has loaded its data.
