@@ -74,20 +74,20 @@ pub struct Server {
     reached: Arc<AtomicBool>,
     /// Other nodes of the same cluster, if one of them has listed them.
     pub(super) nodes: Arc<Mutex<Vec<Address>>>,
-    pub(super) past: Arc<Past>,
+    pub(super) past: Arc<Mutex<Past>>,
 }
 
 /// Knowledge of this process about an address.
 #[derive(Debug, Default)]
 pub(super) struct Past {
     /// Shortest round trip of a call.
-    round_trip: Mutex<Option<Duration>>,
+    round_trip: Option<Duration>,
     /// Address of the last connection over TCP.
-    last_address: Mutex<Option<SocketAddr>>,
+    last_address: Option<SocketAddr>,
     /// True if the server reported itself a replica.
-    is_replica: AtomicBool,
+    is_replica: bool,
     /// True if the server closes the connection at a request for RESP3, as some proxies do. redlock then doesn't send it again.
-    pub(super) closes_on_hello: AtomicBool,
+    pub(super) closes_on_hello: bool,
 }
 
 impl Server {
@@ -193,20 +193,19 @@ impl Server {
 
     /// Notes the duration of a call.
     pub(super) fn note_round_trip(&self, took: Duration) {
-        let mut shortest = lock(&self.past.round_trip);
+        let shortest = &mut lock(&self.past).round_trip;
         *shortest = Some(shortest.map_or(took, |before| before.min(took)));
     }
 
     /// Returns the shortest duration of a call, which is close to the network's round trip. Zero before the first answer.
     pub fn round_trip(&self) -> Duration {
-        lock(&self.past.round_trip).unwrap_or_default()
+        lock(&self.past).round_trip.unwrap_or_default()
     }
 
     /// Notes the role in the server's answer to `ROLE`.
     pub(super) fn note_role(&self, answer: &Value) {
         if let Some(role) = answer.as_sequence().and_then(<[Value]>::first) {
-            let is_replica = lossy_text(role) == "slave";
-            self.past.is_replica.store(is_replica, Ordering::Relaxed);
+            lock(&self.past).is_replica = lossy_text(role) == "slave";
         }
     }
 
@@ -222,7 +221,7 @@ impl Server {
 
     /// Returns true if the server reported itself a replica.
     pub fn is_replica(&self) -> bool {
-        self.past.is_replica.load(Ordering::Relaxed)
+        lock(&self.past).is_replica
     }
 
     /// Returns the password for a new connection.
@@ -300,7 +299,7 @@ impl Server {
     /// Connects to the first address of a host that answers. If the lookup fails, uses the address that worked last, because
     /// the name server may be down while a job needs its lock renewed.
     fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
-        let last = *lock(&self.past.last_address);
+        let last = lock(&self.past).last_address;
         let share = if last.is_some() { 2 } else { 1 };
         let resolved = resolve(host, port, Instant::now() + left(until) / share);
         // If the lookup succeeds, the old address isn't tried: the name may have moved to another server, which alone may grant
@@ -311,7 +310,7 @@ impl Server {
         })?;
         let opened = open_tcp(&addresses, until);
         let (tcp, address) = opened.map_err(|error| self.unreachable_error(&error))?;
-        *lock(&self.past.last_address) = Some(address);
+        lock(&self.past).last_address = Some(address);
         Ok(tcp)
     }
 

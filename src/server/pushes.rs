@@ -1,12 +1,11 @@
 //! Messages that a server pushes: on a channel, or about a changed key. redlock uses them only with RESP3: with RESP2 a
 //! subscription restricts the commands of the connection, and its messages look like answers.
 
-use std::sync::atomic::Ordering;
-
 use redis::{PushKind, Value, cmd};
 
 use super::endpoint::Part;
 use super::error::{Error, ErrorKind};
+use super::lock;
 use super::reply::{field, lossy_text};
 use super::wire::{Expected, Push, Received, RequestId, Wire};
 
@@ -112,8 +111,7 @@ impl Pushes {
     /// Adds a request for RESP3 to the next bytes to send, unless that was done, or the server is known to close the connection
     /// then.
     pub(super) fn say_hello(&mut self, wire: &mut Wire) {
-        let closes = &wire.server.past.closes_on_hello;
-        if self.resp3 == Resp3::Unasked && closes.load(Ordering::Relaxed) {
+        if self.resp3 == Resp3::Unasked && lock(&wire.server.past).closes_on_hello {
             self.resp3 = Resp3::Unknown;
         }
         if self.resp3 == Resp3::Unasked {
