@@ -420,8 +420,8 @@ impl Server<'_> {
     /// Splits an error into its description and its fix. Drops the server, which is in the heading.
     fn parts(&self, error: &Error) -> (String, String) {
         let start = format!("Redis at {}", self.place);
-        let message = error.message();
-        let message = message.strip_prefix(&start).unwrap_or(message);
+        let message = error.message.strip_prefix(&start);
+        let message = message.unwrap_or(&error.message);
         let message = message.trim_start_matches([':', ' ']);
         let message = message.strip_prefix("is not ready: ").unwrap_or(message);
         let (message, fix) = message.split_once("; ").unwrap_or((message, ""));
