@@ -385,14 +385,14 @@ impl<'a> Attempt<'a> {
                 Err(signal) => self.events.push_back(wait::Event::Signal(signal)),
             });
         }
-        let name = self.claim.lock().name();
         let outlook = Outlook {
+            width: report::line_width(),
             at: report::at_server(locks),
             this_host_only: report::this_host_only(locks),
             usual: self.usual,
             queues: true,
         };
-        let line = report::waiting_line(name, busy, age, &outlook);
+        let line = report::waiting_line(self.claim.lock().name(), busy, age, &outlook);
         systemd::status(&line);
         verbosity.progress(&line);
         answer
