@@ -6,7 +6,7 @@
 
 use std::env;
 use std::ffi::{CString, OsStr};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -133,15 +133,19 @@ impl Local {
             let mut open = OpenOptions::new();
             let open = open.read(true).append(true).create(true).mode(0o600);
             let lock = open.open(self.directory.join(LOCK)).map_err(failed)?;
-            if !sys::try_lock(&lock).map_err(failed)? {
-                // A server that has closed a connection has a socket, so only a missing one counts as lost.
-                let is_lost = absent.has_cause(Cause::NoServer) && !has_ended_another;
-                has_ended_another |= is_lost && end_unreachable(&lock).is_some();
-            } else if has_started {
-                return Err(self.ended());
-            } else {
-                self.fork_server(&lock)?;
-                has_started = true;
+            // The lock ends when the last copy of this descriptor is closed, in any process, and not before.
+            match lock.try_lock() {
+                Err(TryLockError::WouldBlock) => {
+                    // A server that has closed a connection has a socket, so only a missing one counts as lost.
+                    let is_lost = absent.has_cause(Cause::NoServer) && !has_ended_another;
+                    has_ended_another |= is_lost && end_unreachable(&lock).is_some();
+                }
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+                Ok(()) if has_started => return Err(self.ended()),
+                Ok(()) => {
+                    self.fork_server(&lock)?;
+                    has_started = true;
+                }
             }
             match self.connect(search) {
                 Err(error) if is_absent(&error) => absent = error,
