@@ -13,12 +13,11 @@ use redis::{Cmd, Value, cmd};
 
 use super::call::Call;
 use super::connection::Connection;
-use super::endpoint::Server;
+use super::endpoint::{Search, Server};
 use super::error::{Cause, Error, ErrorKind};
 use super::nodes::{Line, Nodes, Redirect, cluster_nodes};
 use super::replication::{Listed, Role};
 use super::reply::lossy_text;
-use super::search::Search;
 use super::slot::key_of_prefix;
 use super::url::{Address, is_host};
 use super::wire::Expected;

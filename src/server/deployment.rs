@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 
 use super::cluster::Cluster;
 use super::connection::Connection;
-use super::endpoint::{Access, Part, Server};
+use super::endpoint::{Access, Part, Search, Server};
 use super::local::Local;
 use super::password::FreshPassword;
 use super::replication::{Quorum, Replication};
-use super::search::Search;
 use super::sentinel::Sentinels;
 use super::slot::is_in_one_slot;
 use super::url::{Address, Place, Url};
@@ -142,7 +141,7 @@ impl Deployment {
     pub fn open(&self, within: Duration) -> Result<Connection, Error> {
         let search = self.search(within);
         let opened = match &self.kind {
-            Kind::Single => search.connect(&search.last, &[])?.0,
+            Kind::Single => Connection::open(&search.last, search.left(), &[])?.0,
             Kind::Local(local) => local.open(&search)?,
             Kind::Sentinels(sentinels) => sentinels.open(&search)?,
             Kind::Cluster(cluster) => cluster.open(&search)?,

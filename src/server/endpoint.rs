@@ -487,6 +487,22 @@ impl Server {
     }
 }
 
+/// A search for the server that has the locks.
+pub struct Search {
+    /// The server that was used last, or is tried first, with the credentials for all of them.
+    pub(super) last: Arc<Server>,
+    pub(super) until: Instant,
+    /// True if all replicas that could follow the primary must confirm.
+    pub(super) needs_all: bool,
+}
+
+impl Search {
+    /// Returns the remaining time.
+    pub(super) fn left(&self) -> Duration {
+        left(self.until)
+    }
+}
+
 /// Returns an error of the URL, or of the files that it needs.
 fn wrong_url(message: String) -> Error {
     Error::new(ErrorKind::Config, message)

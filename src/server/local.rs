@@ -21,8 +21,8 @@ use nix::unistd::{geteuid, gethostname};
 use redis::cmd;
 
 use super::connection::Connection;
+use super::endpoint::Search;
 use super::error::{Cause, Error, ErrorKind};
-use super::search::Search;
 use crate::reason::reason;
 use crate::sys;
 
@@ -88,7 +88,8 @@ impl Local {
         // The server refuses EXISTS while it loads its data, but not while its disk is full. PING fails then.
         question.arg("redlock");
         loop {
-            let (connection, _) = match search.connect(&search.last, slice::from_ref(&question)) {
+            let questions = slice::from_ref(&question);
+            let (connection, _) = match Connection::open(&search.last, search.left(), questions) {
                 Err(error) if error.kind == ErrorKind::Loading && !search.left().is_zero() => {
                     std::thread::sleep(RETRY_AFTER);
                     continue;

@@ -35,7 +35,6 @@ pub mod replication;
 pub mod reply;
 mod resolve;
 pub mod resp;
-mod search;
 pub mod sentinel;
 pub mod slot;
 pub mod stream;

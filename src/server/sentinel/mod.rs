@@ -24,11 +24,10 @@ pub use self::answer::Answer;
 pub use self::heard::{Answers, Sentinels};
 use self::poll::{Agreed, Poll};
 use super::connection::Connection;
-use super::endpoint::Server;
+use super::endpoint::{Search, Server};
 use super::error::{Cause, Error, ErrorKind};
 use super::replication::{Goal, Listed, Role};
 use super::resolve::resolve;
-use super::search::Search;
 use super::url::{Address, Login};
 use super::{left, lock};
 
@@ -52,7 +51,7 @@ impl Sentinels {
         (server.login, server.database) = (Login::default(), 0);
         server.fresh_password = None;
         let server = Arc::new(server);
-        let error = search.connect(&server, &[cmd("PING")]).err()?;
+        let error = Connection::open(&server, search.left(), &[cmd("PING")]).err()?;
         let is_away = error.kind == ErrorKind::Unreachable;
         is_away.then(|| self.unreachable(&answer.by, &error, &server))
     }
@@ -80,7 +79,7 @@ impl Sentinels {
     fn connect(&self, agreed: Agreed, search: &Search) -> Result<Connection, Error> {
         let server = Arc::new(search.last.at(agreed.address.clone()));
         *lock(&self.failed) = Some(agreed.address.clone());
-        let open = |server: &Arc<Server>| search.connect(server, &[cmd("ROLE")]);
+        let open = |server: &Arc<Server>| Connection::open(server, search.left(), &[cmd("ROLE")]);
         let opened = open(&server).or_else(|error| {
             let is_tls = error.has_cause(Cause::Tls);
             let named = is_tls.then(|| self.named(&agreed.address, search.until));
@@ -160,7 +159,7 @@ impl Sentinels {
     pub(super) fn open_to_release(self: &Arc<Self>, search: &Search) -> Result<Connection, Error> {
         match self.agreed(search.needs_all, search.left() / 2) {
             Err(_) if search.last.was_reached() => {
-                let opened = search.connect(&search.last, &[cmd("ROLE")]);
+                let opened = Connection::open(&search.last, search.left(), &[cmd("ROLE")]);
                 opened.map(|(connection, _)| connection)
             }
             agreed => self.connect(agreed?, search),
