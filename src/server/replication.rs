@@ -185,8 +185,7 @@ impl Goal {
             [] => String::new(),
             which => format!(": {}{}", which.join(", "), self.unlisted(role)),
         };
-        let milliseconds = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
-        let within = duration::exact(Duration::from_millis(milliseconds));
+        let within = duration::exact(Duration::from_millis(duration::milliseconds(within)));
         format!(
             "{confirmed} of {number} replicas confirmed it within {within} (REDLOCK_SYNC_TIMEOUT){which}"
         )
