@@ -184,13 +184,8 @@ impl Client {
     }
 
     /// Returns the longest time to connect, and to wait for each answer.
-    fn timeout(&self) -> Duration {
+    pub fn timeout(&self) -> Duration {
         self.server().timeout.min(self.limit)
-    }
-
-    /// Returns the longest time for this many steps: connecting is one, and each answer is another.
-    pub fn longest(&self, steps: u32) -> Duration {
-        self.timeout() * steps
     }
 
     /// Returns the descriptors that become readable when a message may have come in.

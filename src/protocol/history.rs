@@ -400,7 +400,7 @@ mod tests {
         let lock = locks.lock("a".parse().unwrap());
         let noted = lock.record_skip(&mut client, skipped, &Who::default());
         assert!(noted.is_err());
-        assert_eq!(client.longest(1), Duration::from_secs(20));
+        assert_eq!(client.timeout(), Duration::from_secs(20));
     }
 
     #[test]

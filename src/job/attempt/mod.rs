@@ -105,7 +105,7 @@ impl<'a> Attempt<'a> {
             awaits_server: acquisition.awaits_server() || held.answered || is_known,
             awaits_replicas: fails_over,
             failover_may_take: if fails_over {
-                held.client.longest(1)
+                held.client.timeout()
             } else {
                 Duration::ZERO
             },

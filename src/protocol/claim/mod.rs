@@ -455,7 +455,7 @@ impl Claim {
                 }
                 // A migration usually ends sooner than a waiter would notice that the lock is free.
                 Err(error) if error.kind == ErrorKind::Moving => {
-                    (Err(error), patience.max(client.longest(1)))
+                    (Err(error), patience.max(client.timeout()))
                 }
                 Err(error) if client.deployment.may_fail_over() && error.kind.may_pass() => {
                     (Err(error), patience)
