@@ -307,7 +307,6 @@ pub type Reply = Result<Vec<String>, Error>;
 
 fn text(value: &Value) -> String {
     match value {
-        Value::VerbatimString { text, .. } => text.clone(),
         Value::Int(number) => number.to_string(),
         other => lossy_text(other),
     }

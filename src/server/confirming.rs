@@ -148,8 +148,7 @@ impl Confirming {
                 self.ask_on(wire, &pending)?;
             }
             AboutReplicas::Copying => {
-                let is_text = matches!(answer, Value::BulkString(_) | Value::VerbatimString { .. });
-                if let Some(role) = pending.role.as_mut().filter(|_| is_text) {
+                if let Some(role) = &mut pending.role {
                     role.note_copying(&lossy_text(answer));
                 }
                 return Err(self.not_replicated(wire, &pending));
