@@ -79,7 +79,7 @@ pub struct PastHold {
     pub id: String,
     pub fence: u64,
     pub limit: Limit,
-    /// Number of successes from which a usual length is computed.
+    /// Number among those that hold the lock; 0 for shared ones.
     pub slot: u32,
     /// Number of guards that it has had.
     pub guards: u32,
