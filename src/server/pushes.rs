@@ -134,29 +134,6 @@ impl Pushes {
         }
     }
 
-    /// Has the server notify this client when another client changes one of these keys for the next time (client tracking,
-    /// RESP3). A server without tracking sends no notification. Only keys that are read here are tracked, because scripts
-    /// write most of their keys all the time. The request is EXISTS, because the key's value may be anything.
-    pub(super) fn track_keys<'a>(
-        &mut self,
-        wire: &mut Wire,
-        keys: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<(), Error> {
-        self.say_hello(wire);
-        if self.resp3 == Resp3::Unknown {
-            return Ok(());
-        }
-        if !std::mem::replace(&mut self.tracking, true) {
-            let words = ["TRACKING", "ON", "OPTIN", "NOLOOP"];
-            wire.ask(cmd("CLIENT").arg(&words));
-        }
-        for key in keys {
-            wire.ask(cmd("CLIENT").arg("CACHING").arg("YES"));
-            wire.ask(cmd("EXISTS").arg(key));
-        }
-        wire.send(wire.until())
-    }
-
     /// Tracks a key that the previous command changes, and that has one of these values afterwards.
     pub(super) fn track_changed(wire: &mut Wire, key: &[u8], values: Vec<Vec<u8>>) {
         wire.ask(cmd("CLIENT").arg("CACHING").arg("YES"));
