@@ -15,7 +15,7 @@ use super::local::Local;
 use super::password::FreshPassword;
 use super::replication::{Quorum, Replication};
 use super::sentinel::Sentinels;
-use super::slot::is_in_one_slot;
+use super::slot::hash_tag;
 use super::url::{Address, Place, Url};
 use super::{Error, ErrorKind, lock};
 
@@ -223,7 +223,7 @@ impl fmt::Debug for Deployment {
 /// Returns the prefix of all keys.
 fn prefix_for(place: &Place, given: Option<&str>) -> Result<String, Error> {
     Ok(match (place, given) {
-        (Place::Cluster { .. }, Some(prefix)) if !is_in_one_slot(prefix) => {
+        (Place::Cluster { .. }, Some(prefix)) if hash_tag(prefix).is_none() => {
             let message = format!(
                 "the prefix \"{prefix}\" has no hash tag, without which the keys of a lock are on several nodes of the cluster; put it in braces, as in REDLOCK_PREFIX='{{redlock}}:'"
             );

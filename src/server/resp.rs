@@ -47,8 +47,8 @@ pub struct Replies {
     lists: Vec<List>,
     /// Weight of the incomplete reply so far.
     weight: usize,
-    /// Weight of the last reply.
-    last: usize,
+    /// Weight of the last reply, in bytes.
+    pub last_weight: usize,
     broken: Option<Broken>,
 }
 
@@ -68,11 +68,6 @@ impl Replies {
         &self.bytes[self.at.min(self.bytes.len())..]
     }
 
-    /// Returns the weight of the last reply, in bytes.
-    pub fn last_weight(&self) -> usize {
-        self.last
-    }
-
     /// Returns the next reply, or `None` if it isn't complete. A reply may weigh at most `limit`.
     pub fn next(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
         if let Some(broken) = &self.broken {
@@ -85,7 +80,7 @@ impl Replies {
     fn read(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
         while let Some(value) = self.item(limit)? {
             if let Some(reply) = self.put(value)? {
-                self.last = std::mem::take(&mut self.weight);
+                self.last_weight = std::mem::take(&mut self.weight);
                 return Ok(Some(reply));
             }
         }
@@ -404,7 +399,7 @@ mod tests {
             let mut replies = Replies::default();
             replies.add(reply.as_bytes());
             assert!(matches!(replies.next(MANY), Ok(Some(_))));
-            let weight = replies.last_weight();
+            let weight = replies.last_weight;
             assert!(matches!(next(reply.as_bytes(), weight), Ok(Some(_))));
             let less = next(reply.as_bytes(), weight - 1);
             assert_eq!(less, Err(Broken::TooLarge), "{reply:?}");
@@ -422,7 +417,7 @@ mod tests {
         replies.add(many.as_bytes());
         for _ in 0..100 {
             assert!(matches!(replies.next(1000), Ok(Some(_))));
-            assert!(replies.last_weight() > 500);
+            assert!(replies.last_weight > 500);
         }
     }
 }

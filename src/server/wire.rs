@@ -257,9 +257,7 @@ impl Wire {
             Broken::Noise(_) if !self.server.was_reached() && self.begins_as_tls() => {
                 self.server.speaks_tls()
             }
-            Broken::Noise(noise) if self.replies.last_weight() == 0 => {
-                self.server.is_no_redis(noise)
-            }
+            Broken::Noise(noise) if self.replies.last_weight == 0 => self.server.is_no_redis(noise),
             Broken::Noise(noise) => {
                 self.abandoned_error(&format!("it does not speak the Redis protocol: {noise:?}"))
             }

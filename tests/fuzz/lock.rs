@@ -214,7 +214,7 @@ fn read(stream: &[u8], piece: usize, limit: usize) -> (Vec<Value>, bool) {
         loop {
             match replies.next(limit) {
                 Ok(Some(value)) => {
-                    assert!(replies.last_weight() <= limit);
+                    assert!(replies.last_weight <= limit);
                     values.push(value);
                 }
                 Ok(None) => break,
