@@ -168,7 +168,7 @@ impl Settings {
         if client.server().is_replica() {
             self.verbosity.info(format_args!(
                 "Redis at {} is a replica, and may be behind its primary",
-                self.locks
+                self.locks.server()
             ));
         }
     }

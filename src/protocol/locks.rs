@@ -1,6 +1,5 @@
 //! The locks of one user: their servers and the names of their keys, by the settings.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use crate::server::slot::{hash_slot, hash_tag};
 /// Largest difference between the clocks of servers that take over from each other; NTP keeps them much closer.
 const CLOCK_SKEW: Duration = Duration::from_millis(500);
 
-/// The locks of one user. `Display` shows their server, and never a password.
+/// The locks of one user.
 #[derive(Clone, Debug)]
 pub struct Locks {
     /// The servers behind the URL.
@@ -137,11 +136,5 @@ impl Locks {
         let mut client = self.client();
         client.open()?;
         Ok(client)
-    }
-}
-
-impl fmt::Display for Locks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.server().fmt(f)
     }
 }

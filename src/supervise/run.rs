@@ -374,7 +374,7 @@ impl<'a> Supervision<'a> {
         let silence = if self.stood_still {
             "redlock or this machine was suspended".into()
         } else if self.holds.renewals.is_under_way() {
-            format!("no answer from Redis at {}", self.terms.locks)
+            format!("no answer from Redis at {}", self.terms.locks.server())
         } else {
             "Redis answered too late".into()
         };

@@ -58,9 +58,10 @@ pub fn examine(
     until: Instant,
 ) -> (String, Vec<Finding>) {
     let locks = &settings.locks;
+    let place = locks.server().to_string();
     if settings.may_lack_the_url() {
         let unknown = unknown(NO_SETTINGS);
-        return (locks.to_string(), named("connection", [unknown]).collect());
+        return (place, named("connection", [unknown]).collect());
     }
     let sentinels = locks.deployment.sentinels();
     let roll_call = sentinels.map(|sentinels| sentinels.roll_call(SENTINEL_WITHIN));
@@ -71,7 +72,7 @@ pub fn examine(
         quorum: settings.quorum(),
         place: match &roll_call {
             Some((primary, _)) if connected.is_err() => format!("\"{primary}\""),
-            _ => locks.to_string(),
+            _ => place,
         },
         redis_cli: locks.server().redis_cli(),
         client,

@@ -12,7 +12,7 @@ fn judged(url: &str, info: &str, judge: fn(&mut Server) -> Finding) -> String {
     let mut server = Server {
         client: locks.client(),
         redis_cli: locks.server().redis_cli(),
-        place: locks.to_string(),
+        place: locks.server().to_string(),
         findings: Vec::new(),
         until: Instant::now(),
         connected: Ok(Duration::ZERO),
