@@ -88,7 +88,7 @@ impl Cluster {
         let mut errors = Vec::new();
         for (number, node) in nodes.iter().enumerate() {
             let share = SHARE.min(nodes.len() - number);
-            let share = search.left() / u32::try_from(share).unwrap_or(1);
+            let share = left(search.until) / u32::try_from(share).unwrap_or(1);
             match slot.follow(node, share) {
                 Ok(connection) => {
                     self.failures.store(0, Ordering::Relaxed);
@@ -98,7 +98,8 @@ impl Cluster {
             }
             // While a node is being replaced, each node that answers knows as much as all of them.
             let is_answer = |error: &Error| error.kind != ErrorKind::Unreachable;
-            if search.left().is_zero() || failed_before > 0 && errors.last().is_some_and(is_answer)
+            if left(search.until).is_zero()
+                || failed_before > 0 && errors.last().is_some_and(is_answer)
             {
                 break;
             }
@@ -235,7 +236,7 @@ impl SlotSearch<'_> {
         let (mut server, mut by) = (Arc::clone(from), None);
         let mut hops = 0..HOPS;
         loop {
-            let error = match self.connect(&server, share.min(self.search.left())) {
+            let error = match self.connect(&server, share.min(left(self.search.until))) {
                 Ok(connection) => return Ok(connection),
                 Err(error) => error,
             };

@@ -17,7 +17,7 @@ use super::replication::{Quorum, Replication};
 use super::sentinel::Sentinels;
 use super::slot::hash_tag;
 use super::url::{Address, Place, Url};
-use super::{Error, ErrorKind, lock};
+use super::{Error, ErrorKind, left, lock};
 
 /// The kind of servers behind a URL.
 enum Kind {
@@ -141,7 +141,7 @@ impl Deployment {
     pub fn open(&self, within: Duration) -> Result<Connection, Error> {
         let search = self.search(within);
         let opened = match &self.kind {
-            Kind::Single => Connection::open(&search.last, search.left(), &[])?.0,
+            Kind::Single => Connection::open(&search.last, left(search.until), &[])?.0,
             Kind::Local(local) => local.open(&search)?,
             Kind::Sentinels(sentinels) => sentinels.open(&search)?,
             Kind::Cluster(cluster) => cluster.open(&search)?,

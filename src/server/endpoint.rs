@@ -496,13 +496,6 @@ pub struct Search {
     pub(super) needs_all: bool,
 }
 
-impl Search {
-    /// Returns the remaining time.
-    pub(super) fn left(&self) -> Duration {
-        left(self.until)
-    }
-}
-
 /// Returns an error of the URL, or of the files that it needs.
 fn wrong_url(message: String) -> Error {
     Error::new(ErrorKind::Config, message)

@@ -23,6 +23,7 @@ use redis::cmd;
 use super::connection::Connection;
 use super::endpoint::Search;
 use super::error::{Cause, Error, ErrorKind};
+use super::left;
 use crate::reason::reason;
 use crate::sys;
 
@@ -89,13 +90,16 @@ impl Local {
         question.arg("redlock");
         loop {
             let questions = slice::from_ref(&question);
-            let (connection, _) = match Connection::open(&search.last, search.left(), questions) {
-                Err(error) if error.kind == ErrorKind::Loading && !search.left().is_zero() => {
-                    std::thread::sleep(RETRY_AFTER);
-                    continue;
-                }
-                opened => opened?,
-            };
+            let (connection, _) =
+                match Connection::open(&search.last, left(search.until), questions) {
+                    Err(error)
+                        if error.kind == ErrorKind::Loading && !left(search.until).is_zero() =>
+                    {
+                        std::thread::sleep(RETRY_AFTER);
+                        continue;
+                    }
+                    opened => opened?,
+                };
             if sys::peer_user(&connection).is_ok_and(|user| user == geteuid().as_raw()) {
                 return Ok(connection);
             }

@@ -38,10 +38,10 @@ impl Sentinels {
         let failed = lock(&self.failed).clone()?;
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let node = &self.nodes[turn % self.nodes.len()];
-        let within = search.left().min(self.patience());
+        let within = left(search.until).min(self.patience());
         let answer = match self.ask(node, About::Primary, within) {
             Ok(answer) => answer,
-            Err(error) => return search.left().is_zero().then_some(error),
+            Err(error) => return left(search.until).is_zero().then_some(error),
         };
         if answer.address != failed {
             return None;
@@ -51,7 +51,7 @@ impl Sentinels {
         (server.login, server.database) = (Login::default(), 0);
         server.fresh_password = None;
         let server = Arc::new(server);
-        let error = Connection::open(&server, search.left(), &[cmd("PING")]).err()?;
+        let error = Connection::open(&server, left(search.until), &[cmd("PING")]).err()?;
         let is_away = error.kind == ErrorKind::Unreachable;
         is_away.then(|| self.unreachable(&answer.by, &error, &server))
     }
@@ -79,7 +79,8 @@ impl Sentinels {
     fn connect(&self, agreed: Agreed, search: &Search) -> Result<Connection, Error> {
         let server = Arc::new(search.last.at(agreed.address.clone()));
         *lock(&self.failed) = Some(agreed.address.clone());
-        let open = |server: &Arc<Server>| Connection::open(server, search.left(), &[cmd("ROLE")]);
+        let open =
+            |server: &Arc<Server>| Connection::open(server, left(search.until), &[cmd("ROLE")]);
         let opened = open(&server).or_else(|error| {
             let is_tls = error.has_cause(Cause::Tls);
             let named = is_tls.then(|| self.named(&agreed.address, search.until));
@@ -152,14 +153,14 @@ impl Sentinels {
         if let Some(error) = self.is_still_away(search) {
             return Err(error);
         }
-        self.connect(self.agreed(search.needs_all, search.left())?, search)
+        self.connect(self.agreed(search.needs_all, left(search.until))?, search)
     }
 
     /// Like [`Self::open`], for a release. If too few sentinels answer, connects to the last primary.
     pub(super) fn open_to_release(self: &Arc<Self>, search: &Search) -> Result<Connection, Error> {
-        match self.agreed(search.needs_all, search.left() / 2) {
+        match self.agreed(search.needs_all, left(search.until) / 2) {
             Err(_) if search.last.was_reached() => {
-                let opened = Connection::open(&search.last, search.left(), &[cmd("ROLE")]);
+                let opened = Connection::open(&search.last, left(search.until), &[cmd("ROLE")]);
                 opened.map(|(connection, _)| connection)
             }
             agreed => self.connect(agreed?, search),
