@@ -67,7 +67,7 @@ impl Setting {
 /// Settings of the environment and the files, in the order of precedence.
 #[derive(Debug, Default)]
 pub struct Sources {
-    settings: Vec<Setting>,
+    pub(super) settings: Vec<Setting>,
     /// The first file that this user may not read.
     pub unreadable: Option<PathBuf>,
     /// Files that redlock ignores, because others may have written them.
@@ -165,11 +165,6 @@ impl Sources {
         }
         self.settings[before..].reverse();
         Ok(())
-    }
-
-    #[cfg(any(test, fuzzing))]
-    pub fn all(&self) -> &[Setting] {
-        &self.settings
     }
 
     /// Refuses to continue if redlock ignores a file because others may have written it.
