@@ -156,7 +156,7 @@ impl Server {
     /// Returns the origin of the password, for a message.
     pub(super) fn password_origin(&self) -> String {
         match &self.fresh_password {
-            Some(password) => password.origin(),
+            Some(password) => format!("in the file {}", password.path.display()),
             None => format!("in the URL ({})", self.origin),
         }
     }

@@ -357,10 +357,10 @@ impl Claim {
         client: &mut Client,
         ttl: Duration,
     ) -> Result<Vec<LeaseState>, Error> {
-        let call = |claim: &Self| claim.check_call(ttl);
+        let calls = claims.iter().map(|claim| claim.check_call(ttl));
         client.with_connection(|connection, within| {
             connection.track_keys(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
-            connection.pipeline(claims.iter().map(call).collect(), within, checked)
+            connection.pipeline(calls.collect(), within, checked)
         })
     }
 
