@@ -10,13 +10,8 @@ use crate::duration::milliseconds;
 pub use crate::protocol::THIS_HOST_ONLY;
 use crate::protocol::{Busy, ErrorKind, Frozen, Hold, Holder, Kept, Locks, Loss, Name, Who};
 
-/// Returns the command, its reason in parentheses, and the link to the job.
-pub fn describe_job(who: &Who) -> String {
-    describe_job_with(who, "", true)
-}
-
-/// Like [`describe_job`], with a note in parentheses, and with or without the link.
-pub fn describe_job_with(who: &Who, note: &str, has_link: bool) -> String {
+/// Returns the command, a note and its reason in parentheses, and the link to the job if `has_link`.
+pub fn describe_job(who: &Who, note: &str, has_link: bool) -> String {
     let reason = who.reason.as_deref().unwrap_or_default();
     let [note, reason] = [note, reason].map(|note| enclosed("(", &safe(note), ")"));
     let link = who.url.as_deref().filter(|_| has_link).unwrap_or_default();
