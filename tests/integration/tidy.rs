@@ -307,14 +307,14 @@ const BUDGET: [(&str, usize); 11] = [
     ("cli", 529),
     ("command", 4850),
     ("job", 1380),
-    ("config", 527),
+    ("config", 519),
     ("decide", 1628),
-    ("protocol", 2628),
-    ("server", 4647),
-    ("report", 788),
+    ("protocol", 2590),
+    ("server", 4518),
+    ("report", 778),
     ("supervise", 2694),
-    ("sys", 843),
-    ("usage", 143),
+    ("sys", 837),
+    ("usage", 141),
 ];
 
 #[test]
