@@ -9,7 +9,6 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::config::BadConfig;
 use crate::decide::exit::Exit;
 use crate::pattern::is_pattern;
 use crate::protocol::{Cause, Error, ErrorKind, Name};
@@ -41,7 +40,6 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
     }
     let kind = error.downcast_ref::<Error>().map(|error| error.kind);
     match kind {
-        _ if error.is::<BadConfig>() => Exit::Config,
         Some(ErrorKind::Config | ErrorKind::Replica) => Exit::Config,
         Some(ErrorKind::Refused) => Exit::Refused,
         Some(kind) if kind.may_pass() => Exit::Unreachable,

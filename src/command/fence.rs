@@ -10,9 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::cli;
-use crate::config::BadConfig;
 use crate::decide::exit::Exit;
-use crate::usage::refuse;
+use crate::usage::{Refusal, refuse};
 use crate::variables::FENCE;
 
 /// Number of tries to lock FILE, and the pause between them: 10 s in all. A `redlock fence` locks the file
@@ -48,9 +47,8 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
             .with_context(|| format!("can't write the directory of {path}"))?;
     }
     let seen = number_in(&bytes).ok_or_else(|| {
-        BadConfig(format!(
-            "{path} contains something other than a fencing token; left unchanged"
-        ))
+        let line = format!("{path} contains something other than a fencing token; left unchanged");
+        Refusal(Exit::Config, line)
     })?;
     if ours < seen {
         let line = format!("fencing token {ours} is stale: {path} was last written with {seen}");
@@ -136,14 +134,15 @@ fn metadata(path: &Path) -> io::Result<Option<Metadata>> {
 }
 
 /// Refuses everything except a regular file, because another user may redirect a link.
-fn require_file(path: &Path, metadata: &Metadata) -> Result<(), BadConfig> {
+fn require_file(path: &Path, metadata: &Metadata) -> Result<()> {
     if metadata.is_file() {
         return Ok(());
     }
-    Err(BadConfig(format!(
+    let line = format!(
         "{} is a link, a directory, a named pipe, a socket or a device; `redlock fence` needs a regular file, and creates one if the path is free",
         path.display()
-    )))
+    );
+    refuse(Exit::Config, line)
 }
 
 /// Syncs the directory, so that a new file's name survives a crash of the machine.

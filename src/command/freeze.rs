@@ -66,6 +66,7 @@ fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Resu
             return Ok(Exit::Success);
         };
         let outlook = report::Outlook {
+            width: report::line_width(),
             at: report::at_server(&settings.locks),
             this_host_only: report::this_host_only(&settings.locks),
             usual: lock.usual,

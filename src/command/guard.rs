@@ -191,7 +191,7 @@ fn leave_all(mut holds: HeldLocks, settings: &Settings, signals: &Signals) {
         job::left_to_end(&settings.locks, signals)
     };
     holds.reclaim_client(within().map(|all| all / 4), || {});
-    let until = now() + holds.client.longest(2);
+    let until = now() + holds.client.timeout() * 2;
     while let Some(hold) = holds.all.pop() {
         let Some(guard) = hold.guard else { continue };
         // A request that was sent frees the lock even if nobody waits for the

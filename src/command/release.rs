@@ -43,7 +43,7 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
 
 /// Releases a lock by its token. Reports the failure and returns false if this job no longer held the lock.
 fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<bool> {
-    let (name, patience) = (claim.lock().name(), client.longest(1));
+    let (name, patience) = (claim.lock().name(), client.timeout());
     let verbosity = settings.verbosity;
     let (released, _) =
         claim.release_or_retry(client, &ReleaseMode::ByJob, patience, None, || {})?;

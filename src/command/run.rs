@@ -368,7 +368,8 @@ impl Run<'_> {
     /// Warns that a failover may take longer than a lease lasts, if the sentinels have said when a failover begins.
     fn say_short_ttl(&self) {
         let (settings, terms) = (self.acquisition.settings, self.acquisition.terms);
-        let Some(down_after) = settings.locks.deployment.kind.down_after() else {
+        let sentinels = settings.locks.deployment.sentinels();
+        let Some(down_after) = sentinels.and_then(|all| all.down_after()) else {
             return;
         };
         let least = ttl_for_failover(down_after, terms.kill_after, terms.clock_skew);

@@ -52,7 +52,7 @@ fn line(lock: &Inspected, hold: &Hold) -> String {
         return format!("{id}  {who}");
     };
     let lasting = report::format_duration(lock.since(holder.since_ms));
-    let job = report::describe_job(&holder.who);
+    let job = report::describe_job(&holder.who, "", true);
     format!("{id}  {who}, for {lasting}: {job}")
 }
 

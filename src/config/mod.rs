@@ -6,14 +6,15 @@ pub mod fuzz;
 mod sources;
 mod trust;
 
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 
 use crate::cli::{Common, OnUnreachable, duration, not_empty, number, positive_duration, ttl};
-use crate::protocol::{self, Access, Client, Locks, Quorum, Replication, TlsFiles, UrlOrigin};
+use crate::protocol::{
+    self, Access, Client, Error, ErrorKind, Locks, Quorum, Replication, TlsFiles, UrlOrigin,
+};
 use crate::report::Verbosity;
 use crate::variables::VARIABLES;
 
@@ -50,17 +51,10 @@ pub struct Settings {
     pub without_effect: [Option<String>; 2],
 }
 
-/// A setting with an unusable value; exit status 78.
-#[derive(Debug)]
-pub struct BadConfig(pub String);
-
-impl fmt::Display for BadConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+/// Returns the error for a setting with an unusable value.
+fn bad(message: String) -> Error {
+    Error::new(ErrorKind::Config, message)
 }
-
-impl std::error::Error for BadConfig {}
 
 const URL: &str = "redis://127.0.0.1:6379";
 const HISTORY: u32 = 200;
@@ -72,7 +66,7 @@ impl Settings {
     /// Combines options, environment and files.
     ///
     /// # Errors
-    /// [`BadConfig`] for an unusable file, variable or URL.
+    /// [`ErrorKind::Config`] for an unusable file, variable or URL.
     pub fn read(options: &Common, sources: &Sources) -> Result<Self> {
         let without_effect = sources.without_effect()?;
         let (url, origin, rank) = url(options, sources)?;
@@ -102,7 +96,7 @@ impl Settings {
         let history = sources.value("HISTORY_SIZE", number(0, 10_000))?;
         let prefix: Option<String> = sources.text("PREFIX");
         Ok(Self {
-            locks: Locks::new(access, prefix.as_deref(), history.unwrap_or(HISTORY))?,
+            locks: Locks::new(&access, prefix.as_deref(), history.unwrap_or(HISTORY))?,
             sync: sync(sources)?,
             verbosity: verbosity(options, sources)?,
             hides_arguments: sources.is_second("SHOW", ["full", "name"])?,
@@ -145,13 +139,13 @@ impl Settings {
     /// Requires the replicas of `REDLOCK_SYNC` to confirm each grant and renewal from now on.
     ///
     /// # Errors
-    /// [`BadConfig`] if the server can't tell which replicas it has.
-    pub fn replicate(&self) -> Result<(), BadConfig> {
+    /// [`ErrorKind::Config`] if the server can't tell which replicas it has.
+    pub fn replicate(&self) -> Result<(), Error> {
         let Some((replication, place)) = &self.sync else {
             return Ok(());
         };
         let replicated = self.locks.deployment.replicate(*replication);
-        replicated.map_err(|error| BadConfig(format!("{place}: {error}")))
+        replicated.map_err(|error| bad(format!("{place}: {error}")))
     }
 
     /// Warns about settings without effect, and about secrets that every user of
@@ -174,7 +168,7 @@ impl Settings {
         if client.server().is_replica() {
             self.verbosity.info(format_args!(
                 "Redis at {} is a replica, and may be behind its primary",
-                self.locks
+                self.locks.server()
             ));
         }
     }
@@ -183,17 +177,17 @@ impl Settings {
 /// Returns the URL, its origin, and the origin's rank: the smallest rank takes precedence.
 ///
 /// # Errors
-/// [`BadConfig`] if this user can't read the file that may set the URL.
+/// [`ErrorKind::Config`] if this user can't read the file that may set the URL.
 /// A lock on another server wouldn't exclude this host's other runs.
 fn url<'a>(
     options: &'a Common,
     sources: &'a Sources,
-) -> Result<(&'a str, UrlOrigin, usize), BadConfig> {
+) -> Result<(&'a str, UrlOrigin, usize), Error> {
     match (&options.url, sources.get("URL"), &sources.unreadable) {
         (Some(url), _, _) => Ok((url, UrlOrigin::Option, 0)),
         (_, Some(setting), _) => Ok((&setting.value, setting.origin.clone(), setting.rank)),
         (_, _, None) => Ok((URL, UrlOrigin::Default, usize::MAX)),
-        (_, _, Some(path)) => Err(BadConfig(format!(
+        (_, _, Some(path)) => Err(bad(format!(
             "can't read {}, which may set the Redis URL: make it readable for this user, or give --url or REDLOCK_URL",
             path.display()
         ))),
@@ -202,7 +196,7 @@ fn url<'a>(
 
 /// Returns how much redlock prints. The place with the highest precedence
 /// decides; of two settings in one place, the quieter one wins.
-fn verbosity(options: &Common, sources: &Sources) -> Result<Verbosity, BadConfig> {
+fn verbosity(options: &Common, sources: &Sources) -> Result<Verbosity, Error> {
     let rank = |name| {
         let is_on = sources.value(name, switch)?.unwrap_or_default();
         let setting = sources.get(name).filter(|_| is_on);
@@ -219,7 +213,7 @@ fn verbosity(options: &Common, sources: &Sources) -> Result<Verbosity, BadConfig
 }
 
 /// Returns the replicas that must confirm a grant, and the place of that setting.
-fn sync(sources: &Sources) -> Result<Option<(Replication, String)>, BadConfig> {
+fn sync(sources: &Sources) -> Result<Option<(Replication, String)>, Error> {
     let quorum = |text: &str| match text.parse() {
         _ if text == "all" => Ok(Some(Quorum::All)),
         Ok(0) => Ok(None),

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::trust::{self, Exposure};
-use super::{BadConfig, is_in_job};
+use super::{bad, is_in_job};
 use crate::pattern::nearest;
-use crate::protocol::UrlOrigin;
+use crate::protocol::{Error, UrlOrigin};
 use crate::reason::reason;
 use crate::shell::quote;
 use crate::sys;
@@ -58,16 +58,16 @@ impl Setting {
 
     /// Returns the error for a wrong value. The message doesn't
     /// repeat the value, because a secret may be on the wrong line.
-    pub fn bad(&self, why: &str) -> BadConfig {
+    pub fn bad(&self, why: &str) -> Error {
         let colon = if why.starts_with("must ") { "" } else { ":" };
-        BadConfig(format!("{}{colon} {why}", self.location()))
+        bad(format!("{}{colon} {why}", self.location()))
     }
 }
 
 /// Settings of the environment and the files, in the order of precedence.
 #[derive(Debug, Default)]
 pub struct Sources {
-    settings: Vec<Setting>,
+    pub(super) settings: Vec<Setting>,
     /// The first file that this user may not read.
     pub unreadable: Option<PathBuf>,
     /// Files that redlock ignores, because others may have written them.
@@ -78,8 +78,8 @@ impl Sources {
     /// Reads the environment and the files.
     ///
     /// # Errors
-    /// [`BadConfig`] for a variable that isn't UTF-8, or for a malformed line of a file.
-    pub fn read() -> Result<Self, BadConfig> {
+    /// [`ErrorKind::Config`] for a variable that isn't UTF-8, or for a malformed line of a file.
+    pub fn read() -> Result<Self, Error> {
         let mut all = Self::default();
         for (name, value) in sys::variables(OURS) {
             let Ok(name) = name.into_string() else {
@@ -91,7 +91,7 @@ impl Sources {
                 continue;
             }
             let Ok(value) = value.into_string() else {
-                return Err(BadConfig(format!("{name} isn't UTF-8")));
+                return Err(bad(format!("{name} isn't UTF-8")));
             };
             all.add(name, &value, UrlOrigin::Environment, 1);
         }
@@ -109,7 +109,7 @@ impl Sources {
                 }
                 Err(error) => {
                     let why = reason(&error);
-                    return Err(BadConfig(format!("can't read {}: {why}", path.display())));
+                    return Err(bad(format!("can't read {}: {why}", path.display())));
                 }
             }
         }
@@ -132,12 +132,12 @@ impl Sources {
     /// quotes, and an optional `export`. If a name occurs several times, the last line takes precedence.
     ///
     /// # Errors
-    /// [`BadConfig`] for a malformed line.
-    pub fn add_file(&mut self, path: &Path, text: &str, rank: usize) -> Result<(), BadConfig> {
+    /// [`ErrorKind::Config`] for a malformed line.
+    pub fn add_file(&mut self, path: &Path, text: &str, rank: usize) -> Result<(), Error> {
         let before = self.settings.len();
         for (index, line) in text.trim_start_matches('\u{feff}').split('\n').enumerate() {
             let origin = UrlOrigin::File(path.to_owned(), index + 1);
-            let wrong = |why: &str| BadConfig(format!("{origin}: {why}"));
+            let wrong = |why: &str| bad(format!("{origin}: {why}"));
             if line.ends_with('\r') {
                 let path = quote(path);
                 return Err(wrong(&format!(
@@ -167,18 +167,13 @@ impl Sources {
         Ok(())
     }
 
-    #[cfg(any(test, fuzzing))]
-    pub fn all(&self) -> &[Setting] {
-        &self.settings
-    }
-
     /// Refuses to continue if redlock ignores a file because others may have written it.
     ///
     /// # Errors
-    /// [`BadConfig`] for the first such file.
-    pub fn expect_trusted(&self) -> Result<(), BadConfig> {
+    /// [`ErrorKind::Config`] for the first such file.
+    pub fn expect_trusted(&self) -> Result<(), Error> {
         let refused = self.refused.first();
-        refused.map_or(Ok(()), |why| Err(BadConfig(why.to_string())))
+        refused.map_or(Ok(()), |why| Err(bad(why.to_string())))
     }
 
     /// Returns the effective setting of this name, which lacks [`OURS`].
@@ -190,12 +185,12 @@ impl Sources {
     /// Returns the value of a setting.
     ///
     /// # Errors
-    /// [`BadConfig`] with the place of a value that `read` refuses.
+    /// [`ErrorKind::Config`] with the place of a value that `read` refuses.
     pub fn value<T>(
         &self,
         name: &str,
         read: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<Option<T>, BadConfig> {
+    ) -> Result<Option<T>, Error> {
         debug_assert!(is_listed(SETTINGS, name), "{name}");
         let setting = self.get(name);
         let value = setting.map(|it| read(&it.value).map_err(|why| it.bad(&why)));
@@ -205,8 +200,8 @@ impl Sources {
     /// Returns true if a setting is the second of two words, and false if it is the first or isn't set.
     ///
     /// # Errors
-    /// [`BadConfig`] for any other word.
-    pub fn is_second(&self, name: &str, [first, second]: [&str; 2]) -> Result<bool, BadConfig> {
+    /// [`ErrorKind::Config`] for any other word.
+    pub fn is_second(&self, name: &str, [first, second]: [&str; 2]) -> Result<bool, Error> {
         let read = |text: &str| match text {
             _ if text == first => Ok(false),
             _ if text == second => Ok(true),
@@ -224,8 +219,8 @@ impl Sources {
     /// Returns messages about settings without effect: removed ones, and unknown ones in the environment.
     ///
     /// # Errors
-    /// [`BadConfig`] for an unknown setting in a file.
-    pub fn without_effect(&self) -> Result<[Option<String>; 2], BadConfig> {
+    /// [`ErrorKind::Config`] for an unknown setting in a file.
+    pub fn without_effect(&self) -> Result<[Option<String>; 2], Error> {
         let is_in = |list, setting: &Setting| {
             let name = setting.name.strip_prefix(OURS);
             name.is_some_and(|name| is_listed(list, name))
@@ -241,7 +236,7 @@ impl Sources {
         };
         if let Some(setting) = unknown.iter().find(|it| it.is_in_file()) {
             let (origin, name) = (&setting.origin, with_hint(setting));
-            return Err(BadConfig(format!("{origin}: unknown setting {name}")));
+            return Err(bad(format!("{origin}: unknown setting {name}")));
         }
         let list = |settings: &[&Setting]| {
             let places: Vec<String> = settings.iter().map(|it| it.location()).collect();

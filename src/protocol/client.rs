@@ -156,8 +156,7 @@ impl Client {
     /// Does nothing if that can't be found out.
     pub fn follow_locks(&mut self) {
         let timeout = self.timeout();
-        let moved =
-            |connection: &mut Connection| self.deployment.kind.has_moved(connection, timeout);
+        let moved = |connection: &mut Connection| self.deployment.has_moved(connection, timeout);
         if self.connection.as_mut().is_some_and(moved) {
             self.disconnect();
         }
@@ -185,13 +184,8 @@ impl Client {
     }
 
     /// Returns the longest time to connect, and to wait for each answer.
-    fn timeout(&self) -> Duration {
+    pub fn timeout(&self) -> Duration {
         self.server().timeout.min(self.limit)
-    }
-
-    /// Returns the longest time for this many steps: connecting is one, and each answer is another.
-    pub fn longest(&self, steps: u32) -> Duration {
-        self.timeout() * steps
     }
 
     /// Returns the descriptors that become readable when a message may have come in.
@@ -313,7 +307,6 @@ pub type Reply = Result<Vec<String>, Error>;
 
 fn text(value: &Value) -> String {
     match value {
-        Value::VerbatimString { text, .. } => text.clone(),
         Value::Int(number) => number.to_string(),
         other => lossy_text(other),
     }
@@ -339,7 +332,7 @@ mod tests {
             timeout: Duration::from_secs(20),
             ..Access::default()
         };
-        Locks::new(access, Some("p:"), 0).unwrap()
+        Locks::new(&access, Some("p:"), 0).unwrap()
     }
 
     #[test]

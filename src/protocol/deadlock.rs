@@ -20,6 +20,7 @@ use super::locks::Locks;
 use super::name::{Name, blocked_key};
 use super::scripts::lossy_text;
 use super::who::{Limit, Who};
+use crate::duration::milliseconds;
 use crate::server::error::{Error, ErrorKind};
 use crate::server::pushes::PRESENCE_CHECK;
 
@@ -64,7 +65,7 @@ impl WaitEdge {
             set.arg(blocked_key(&self.locks.prefix, hold))
                 .arg(format!("{} {}", self.id, self.wants))
                 .arg("PX")
-                .arg(u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX));
+                .arg(milliseconds(lasting));
             client.query(&set)?;
         }
         Ok(())

@@ -75,16 +75,6 @@ impl Guard {
         admission
     }
 
-    /// Returns a guard with this id.
-    #[cfg(test)]
-    pub fn of(claim: Claim, id: &str, who: &Who) -> Self {
-        let id = id.to_owned();
-        Self {
-            id,
-            ..Self::new(claim, who).expect("random numbers")
-        }
-    }
-
     /// Returns the claim of the hold.
     pub fn claim(&self) -> &Claim {
         &self.claim

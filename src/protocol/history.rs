@@ -79,7 +79,7 @@ pub struct PastHold {
     pub id: String,
     pub fence: u64,
     pub limit: Limit,
-    /// Number of successes from which a usual length is computed.
+    /// Number among those that hold the lock; 0 for shared ones.
     pub slot: u32,
     /// Number of guards that it has had.
     pub guards: u32,
@@ -394,13 +394,13 @@ mod tests {
             timeout: Duration::from_secs(20),
             ..Access::default()
         };
-        let locks = Locks::new(access, None, 0).unwrap();
+        let locks = Locks::new(&access, None, 0).unwrap();
         let mut client = locks.client();
         let skipped = (SkipReason::Busy, Duration::ZERO, None);
         let lock = locks.lock("a".parse().unwrap());
         let noted = lock.record_skip(&mut client, skipped, &Who::default());
         assert!(noted.is_err());
-        assert_eq!(client.longest(1), Duration::from_secs(20));
+        assert_eq!(client.timeout(), Duration::from_secs(20));
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! The locks of one user: their servers and the names of their keys, by the settings.
 
-use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,33 +7,18 @@ use super::client::Client;
 use super::lock::Lock;
 use super::name::{Keys, Name};
 use super::scripts::COMMANDS;
+use crate::server::cluster;
 use crate::server::deployment::Deployment;
-use crate::server::endpoint::Server;
+use crate::server::endpoint::{Access, Part, Server};
 use crate::server::error::Error;
 use crate::server::nodes::Nodes;
 use crate::server::redis_cli::RedisCli;
 use crate::server::slot::{hash_slot, hash_tag};
-use crate::server::tls::TlsFiles;
-use crate::server::url::UrlOrigin;
 
 /// Largest difference between the clocks of servers that take over from each other; NTP keeps them much closer.
 const CLOCK_SKEW: Duration = Duration::from_millis(500);
 
-/// Address of Redis, credentials, and time limit.
-#[derive(Default)]
-pub struct Access<'a> {
-    pub url: &'a str,
-    pub origin: UrlOrigin,
-    /// File with the password, which replaces the URL's.
-    pub password_file: Option<PathBuf>,
-    /// A password in the URL takes precedence over the file.
-    pub url_first: bool,
-    pub tls: TlsFiles,
-    /// Longest time to connect, and to wait for each answer.
-    pub timeout: Duration,
-}
-
-/// The locks of one user. `Display` shows their server, and never a password.
+/// The locks of one user.
 #[derive(Clone, Debug)]
 pub struct Locks {
     /// The servers behind the URL.
@@ -53,13 +36,8 @@ impl Locks {
     /// # Errors
     /// [`super::ErrorKind::Config`] if the URL can't be used. The message never repeats the URL, which may
     /// contain a password.
-    pub fn new(access: Access, prefix: Option<&str>, history: u32) -> Result<Self, Error> {
-        let (url, origin, tls) = (access.url, &access.origin, &access.tls);
-        let mut deployment = Deployment::parse(url, origin, tls, access.timeout, prefix)?;
-        let stays = access.url_first && deployment.server().login.password.is_some();
-        if let Some(path) = access.password_file.filter(|_| !stays) {
-            deployment.set_password_file(path);
-        }
+    pub fn new(access: &Access, prefix: Option<&str>, history: u32) -> Result<Self, Error> {
+        let deployment = Deployment::parse(access, prefix)?;
         let prefix = deployment.server().prefix.clone();
         Ok(Self {
             deployment: Arc::new(deployment),
@@ -79,7 +57,7 @@ impl Locks {
 
     /// Returns true if the locks exclude only runs on this host.
     pub fn are_local(&self) -> bool {
-        self.deployment.kind.local_socket().is_some()
+        self.deployment.local_socket().is_some()
     }
 
     /// Returns the server that was used last, or is tried first.
@@ -105,9 +83,13 @@ impl Locks {
 
     /// Returns the ACL rules for all commands that a job runs on this kind of server.
     pub fn acl_commands(&self) -> Vec<&'static str> {
-        let more = self.deployment.kind.more_rules();
-        let rules = COMMANDS.split(' ').chain(more.split(' '));
-        rules.filter(|rule| !rule.is_empty()).collect()
+        let is_cluster = self.server().part == Part::Node;
+        let more = is_cluster.then_some(cluster::RULES).into_iter();
+        [COMMANDS]
+            .into_iter()
+            .chain(more)
+            .flat_map(|rules| rules.split(' '))
+            .collect()
     }
 
     /// Returns the hash slot of the prefix, if the prefix has a hash tag.
@@ -117,8 +99,9 @@ impl Locks {
 
     /// Returns the command lines of redis-cli for each witness.
     pub fn witness_clis(&self) -> Vec<RedisCli> {
-        let witnesses = self.deployment.kind.witnesses().iter();
-        witnesses.map(|it| it.redis_cli()).collect()
+        let sentinels = self.deployment.sentinels().into_iter();
+        let nodes = sentinels.flat_map(|sentinels| &sentinels.nodes);
+        nodes.map(|it| it.redis_cli()).collect()
     }
 
     /// Returns the replicas of a node that are up, by its reply to `CLUSTER NODES`.
@@ -153,11 +136,5 @@ impl Locks {
         let mut client = self.client();
         client.open()?;
         Ok(client)
-    }
-}
-
-impl fmt::Display for Locks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.server().fmt(f)
     }
 }

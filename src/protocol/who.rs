@@ -98,8 +98,7 @@ impl Who {
 
     /// Returns a grace in milliseconds to store, unless it is the one that others assume.
     pub fn unusual_grace(kill_after: Duration) -> Option<u64> {
-        let ms = u64::try_from(kill_after.as_millis()).ok();
-        ms.filter(|_| kill_after != KILL_AFTER)
+        (kill_after != KILL_AFTER).then(|| milliseconds(kill_after))
     }
 
     /// Returns how long its command has to end after a SIGTERM: at most half the TTL.

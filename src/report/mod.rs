@@ -172,7 +172,7 @@ pub fn lines_of<'a>(names: impl IntoIterator<Item = &'a str>, verbosity: Verbosi
 }
 
 /// Returns the number of columns for a line on the terminal, or no limit without a terminal.
-fn line_width() -> usize {
+pub fn line_width() -> usize {
     if !has_terminal() {
         return usize::MAX;
     }

@@ -13,9 +13,8 @@ use redis::{Cmd, Value, cmd};
 
 use super::call::Call;
 use super::connection::Connection;
-use super::endpoint::Server;
+use super::endpoint::{Search, Server};
 use super::error::{Cause, Error, ErrorKind};
-use super::kind::{Kind, Search};
 use super::nodes::{Line, Nodes, Redirect, cluster_nodes};
 use super::replication::{Listed, Role};
 use super::reply::lossy_text;
@@ -70,6 +69,43 @@ impl Cluster {
         nodes.rotate_left(turn);
         nodes
     }
+
+    /// Connects to the node that serves the slot.
+    pub(super) fn open(&self, search: &Search) -> Result<Connection, Error> {
+        let mut questions = vec![self.question.clone()];
+        if search.needs_all {
+            questions.extend([cmd("ROLE"), cluster_nodes()]);
+        }
+        let last = &search.last;
+        let slot = SlotSearch {
+            questions,
+            search,
+            usable: self.seeds.iter().chain([&last.address]).cloned().collect(),
+            was_reached: last.was_reached(),
+        };
+        let failed_before = self.failures.fetch_add(1, Ordering::Relaxed);
+        let nodes = self.nodes(last, failed_before);
+        let mut errors = Vec::new();
+        for (number, node) in nodes.iter().enumerate() {
+            let share = SHARE.min(nodes.len() - number);
+            let share = left(search.until) / u32::try_from(share).unwrap_or(1);
+            match slot.follow(node, share) {
+                Ok(connection) => {
+                    self.failures.store(0, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Err(error) => errors.push(error),
+            }
+            // While a node is being replaced, each node that answers knows as much as all of them.
+            let is_answer = |error: &Error| error.kind != ErrorKind::Unreachable;
+            if left(search.until).is_zero()
+                || failed_before > 0 && errors.last().is_some_and(is_answer)
+            {
+                break;
+            }
+        }
+        Err(most_telling(errors, last))
+    }
 }
 
 /// Requests that a connection makes only in a cluster.
@@ -122,55 +158,6 @@ impl Connection {
             Ok(answers.pop().unwrap_or(Value::Nil))
         })?;
         Ok(answer == Value::Int(1))
-    }
-}
-
-impl Kind for Cluster {
-    /// Connects to the node that serves the slot.
-    fn open(&self, search: &Search) -> Result<Connection, Error> {
-        let mut questions = vec![self.question.clone()];
-        if search.needs_all {
-            questions.extend([cmd("ROLE"), cluster_nodes()]);
-        }
-        let last = &search.last;
-        let slot = SlotSearch {
-            questions,
-            search,
-            usable: self.seeds.iter().chain([&last.address]).cloned().collect(),
-            was_reached: last.was_reached(),
-        };
-        let failed_before = self.failures.fetch_add(1, Ordering::Relaxed);
-        let nodes = self.nodes(last, failed_before);
-        let mut errors = Vec::new();
-        for (number, node) in nodes.iter().enumerate() {
-            let share = SHARE.min(nodes.len() - number);
-            let share = search.left() / u32::try_from(share).unwrap_or(1);
-            match slot.follow(node, share) {
-                Ok(connection) => {
-                    self.failures.store(0, Ordering::Relaxed);
-                    return Ok(connection);
-                }
-                Err(error) => errors.push(error),
-            }
-            // While a node is being replaced, each node that answers knows as much as all of them.
-            let is_answer = |error: &Error| error.kind != ErrorKind::Unreachable;
-            if search.left().is_zero() || failed_before > 0 && errors.last().is_some_and(is_answer)
-            {
-                break;
-            }
-        }
-        Err(most_telling(errors, last))
-    }
-
-    /// Requests the list of nodes for the next connection, and returns false: a node that has lost the slot redirects any
-    /// request, and a connection that has failed fails again.
-    fn has_moved(&self, connection: &mut Connection, within: Duration) -> bool {
-        let _ = connection.ask_nodes(within);
-        false
-    }
-
-    fn more_rules(&self) -> &'static str {
-        RULES
     }
 }
 
@@ -249,7 +236,7 @@ impl SlotSearch<'_> {
         let (mut server, mut by) = (Arc::clone(from), None);
         let mut hops = 0..HOPS;
         loop {
-            let error = match self.connect(&server, share.min(self.search.left())) {
+            let error = match self.connect(&server, share.min(left(self.search.until))) {
                 Ok(connection) => return Ok(connection),
                 Err(error) => error,
             };

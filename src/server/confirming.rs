@@ -14,6 +14,7 @@ use super::left;
 use super::replication::{Goal, Listed, Quorum, Replication, Role};
 use super::reply::{count, lossy_text};
 use super::wire::{AboutReplicas, Expected, Received, SentCall, Wire};
+use crate::duration::milliseconds;
 
 /// Pause between two requests for the replicas' offsets.
 const POLL_EVERY: Duration = Duration::from_millis(20);
@@ -89,9 +90,8 @@ impl Confirming {
     }
 
     fn ask_again(wire: &mut Wire, replicas: u32, within: Duration) {
-        let milliseconds = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
         let mut wait = cmd("WAIT");
-        wait.arg(replicas).arg(milliseconds.max(1));
+        wait.arg(replicas).arg(milliseconds(within).max(1));
         wire.add(&wait, Expected::Replicas(AboutReplicas::Acknowledged));
         wire.add(&cmd("ROLE"), Expected::Replicas(AboutReplicas::Positions));
     }
@@ -148,8 +148,7 @@ impl Confirming {
                 self.ask_on(wire, &pending)?;
             }
             AboutReplicas::Copying => {
-                let is_text = matches!(answer, Value::BulkString(_) | Value::VerbatimString { .. });
-                if let Some(role) = pending.role.as_mut().filter(|_| is_text) {
+                if let Some(role) = &mut pending.role {
                     role.note_copying(&lossy_text(answer));
                 }
                 return Err(self.not_replicated(wire, &pending));

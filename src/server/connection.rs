@@ -212,20 +212,31 @@ impl Connection {
         self.pushes.say_hello(&mut self.wire);
         let until = self.wire.until();
         self.wire.send(until)?;
-        match self.pushes.resp3 {
-            Resp3::Asked(number) => self.answer(number, until).map(drop),
-            Resp3::Unasked => {
-                self.pushes.resp3 = Resp3::Unknown;
-                Ok(())
-            }
-            Resp3::Spoken | Resp3::Unknown => Ok(()),
+        if let Resp3::Asked(number) = self.pushes.resp3 {
+            self.answer(number, until)?;
         }
+        Ok(())
     }
 
-    /// Has the server notify this client of other clients' changes of these keys; see [`Pushes::track_keys`].
+    /// Has the server notify this client when another client changes one of these keys for the next time (client tracking,
+    /// RESP3). A server without tracking sends no notification. Only keys that are read here are tracked, because scripts
+    /// write most of their keys all the time. The request is EXISTS, because the key's value may be anything.
     pub fn track_keys<'a>(&mut self, keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
         self.drain_stale()?;
-        self.pushes.track_keys(&mut self.wire, keys)
+        let wire = &mut self.wire;
+        self.pushes.say_hello(wire);
+        if self.pushes.resp3 == Resp3::Unknown {
+            return Ok(());
+        }
+        if !std::mem::replace(&mut self.pushes.tracking, true) {
+            let words = ["TRACKING", "ON", "OPTIN", "NOLOOP"];
+            wire.ask(cmd("CLIENT").arg(&words));
+        }
+        for key in keys {
+            wire.ask(cmd("CLIENT").arg("CACHING").arg("YES"));
+            wire.ask(cmd("EXISTS").arg(key));
+        }
+        wire.send(wire.until())
     }
 
     /// Calls a script that changes this key and leaves one of these values in it. Asks, in the same write, for notifications of

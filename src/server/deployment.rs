@@ -10,21 +10,26 @@ use std::time::{Duration, Instant};
 
 use super::cluster::Cluster;
 use super::connection::Connection;
-use super::endpoint::{Part, Server};
-use super::kind::{Kind, Search};
+use super::endpoint::{Access, Part, Search, Server};
 use super::local::Local;
 use super::password::FreshPassword;
 use super::replication::{Quorum, Replication};
 use super::sentinel::Sentinels;
-use super::single::Single;
-use super::slot::is_in_one_slot;
-use super::tls::TlsFiles;
-use super::url::{Address, Place, Url, UrlOrigin};
-use super::{Error, ErrorKind, lock};
+use super::slot::hash_tag;
+use super::url::{Address, Place, Url};
+use super::{Error, ErrorKind, left, lock};
+
+/// The kind of servers behind a URL.
+enum Kind {
+    Single,
+    Local(Local),
+    Sentinels(Arc<Sentinels>),
+    Cluster(Cluster),
+}
 
 /// The servers behind one URL.
 pub struct Deployment {
-    pub kind: Box<dyn Kind>,
+    kind: Kind,
     /// The server that was used last, or is tried first.
     current: Mutex<Arc<Server>>,
     /// The replicas that must confirm a grant or a renewal, if any must.
@@ -34,8 +39,8 @@ pub struct Deployment {
 /// Default prefix of all keys.
 const PREFIX: &str = "redlock:";
 
-/// Default prefix in a cluster. Its braces keep all keys in one hash slot.
-const CLUSTER_PREFIX: &str = "{redlock}:";
+/// Default hash tag in a cluster, which keeps all keys in one hash slot.
+const TAG: &str = "redlock";
 
 impl Deployment {
     /// Reads a URL. Uses `prefix` instead of the default prefix, if it is given.
@@ -43,30 +48,24 @@ impl Deployment {
     /// # Errors
     /// [`ErrorKind::Config`] for a URL that can't be used; the message never repeats it, as it may hold a
     /// password.
-    pub fn parse(
-        url: &str,
-        origin: &UrlOrigin,
-        tls: &TlsFiles,
-        timeout: Duration,
-        prefix: Option<&str>,
-    ) -> Result<Self, Error> {
-        let url = Url::parse(url).map_err(|why| format!("bad Redis URL in {origin}: {why}"));
+    pub fn parse(access: &Access, prefix: Option<&str>) -> Result<Self, Error> {
+        let url = Url::parse(access.url);
+        let url = url.map_err(|why| format!("bad Redis URL in {}: {why}", access.origin));
         let Url {
             place,
             database,
             login,
         } = url.map_err(|message| Error::new(ErrorKind::Config, message))?;
         let prefix = prefix_for(&place, prefix)?;
-        let server = |place, login, database| {
-            let (origin, tls) = (origin.clone(), tls.clone());
-            Server::new(place, (login, database), origin, tls, timeout, &prefix)
-        };
-        let (kind, first, part): (Box<dyn Kind>, _, _) = match place {
-            Place::Server(address) => (Box::new(Single), address, Part::Only),
+        let server =
+            |place, login, password| Arc::new(Server::new(place, login, password, access, &prefix));
+        let fresh = |path: Option<PathBuf>| path.map(|path| Arc::new(FreshPassword::new(path)));
+        let (kind, first, part) = match place {
+            Place::Server(address) => (Kind::Single, address, Part::Only),
             Place::Local => {
                 let local = Local::new()?;
                 let socket = Address::Unix(local.socket());
-                (Box::new(local), socket, Part::Only)
+                (Kind::Local(local), socket, Part::Only)
             }
             Place::Sentinels {
                 nodes,
@@ -74,40 +73,31 @@ impl Deployment {
                 login: theirs,
                 password_file,
             } => {
-                let password = password_file.map(|path| Arc::new(FreshPassword::new(path)));
+                let password = fresh(password_file);
                 let sentinel = |address: &Address| {
                     let place = (address.clone(), Part::Sentinel);
-                    let mut sentinel = server(place, theirs.clone(), 0);
-                    sentinel.set_fresh_password(password.clone());
-                    Arc::new(sentinel)
+                    server(place, (theirs.clone(), 0), password.clone())
                 };
                 let (first, nodes) = (nodes[0].clone(), nodes.iter().map(sentinel).collect());
                 let sentinels = Sentinels::new(nodes, primary);
-                (Box::new(sentinels), first, Part::Primary)
+                (Kind::Sentinels(sentinels), first, Part::Primary)
             }
             Place::Cluster { nodes, .. } => {
                 let first = nodes[0].clone();
-                (Box::new(Cluster::new(nodes, &prefix)), first, Part::Node)
+                let cluster = Cluster::new(nodes, &prefix);
+                (Kind::Cluster(cluster), first, Part::Node)
             }
         };
-        let current = Mutex::new(Arc::new(server((first, part), login, database)));
+        // The server of `local:` has no password: the file is meant for another server.
+        let takes_none =
+            access.url_first && login.password.is_some() || matches!(kind, Kind::Local(_));
+        let password = access.password_file.clone().filter(|_| !takes_none);
+        let current = server((first, part), (login, database), fresh(password));
         Ok(Self {
             kind,
-            current,
+            current: Mutex::new(current),
             replication: OnceLock::new(),
         })
-    }
-
-    /// Uses the password in this file instead of the URL's. The server of `local:` has no password, so the file is ignored: it
-    /// is meant for another server.
-    pub fn set_password_file(&mut self, path: PathBuf) {
-        if self.kind.local_socket().is_some() {
-            return;
-        }
-        if let Some(server) = Arc::get_mut(&mut lock(&self.current)) {
-            let password = Arc::new(FreshPassword::new(path));
-            server.set_fresh_password(Some(password));
-        }
     }
 
     /// Requires replicas to confirm each grant and each renewal from now on, for every clone of these locks.
@@ -149,14 +139,23 @@ impl Deployment {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::NotNow`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
     pub fn open(&self, within: Duration) -> Result<Connection, Error> {
-        let opened = self.kind.open(&self.search(within))?;
+        let search = self.search(within);
+        let opened = match &self.kind {
+            Kind::Single => Connection::open(&search.last, left(search.until), &[])?.0,
+            Kind::Local(local) => local.open(&search)?,
+            Kind::Sentinels(sentinels) => sentinels.open(&search)?,
+            Kind::Cluster(cluster) => cluster.open(&search)?,
+        };
         Ok(self.note(opened))
     }
 
     /// Like [`Self::open`], for a release. Needs no majority of the sentinels, because a release on a demoted primary can't
     /// free another client's lock.
     pub fn open_to_release(&self, within: Duration) -> Result<Connection, Error> {
-        let opened = self.kind.open_to_release(&self.search(within))?;
+        let Kind::Sentinels(sentinels) = &self.kind else {
+            return self.open(within);
+        };
+        let opened = sentinels.open_to_release(&self.search(within))?;
         Ok(self.note(opened))
     }
 
@@ -174,10 +173,43 @@ impl Deployment {
         connection
     }
 
+    /// Returns true if the locks have moved away from the server of a connection, as far as can be found out `within` a
+    /// time. Otherwise the connection learns which replicas must confirm the next calls.
+    ///
+    /// In a cluster a node that has lost the slot redirects any request, and a connection that has failed fails again. So
+    /// redlock only requests the list of nodes there, for the next connection.
+    pub fn has_moved(&self, connection: &mut Connection, within: Duration) -> bool {
+        match &self.kind {
+            Kind::Single | Kind::Local(_) => false,
+            Kind::Sentinels(sentinels) => sentinels.has_moved(connection, within),
+            Kind::Cluster(_) => {
+                let _ = connection.ask_nodes(within);
+                false
+            }
+        }
+    }
+
+    /// Returns the sentinels that name the primary.
+    pub fn sentinels(&self) -> Option<&Arc<Sentinels>> {
+        match &self.kind {
+            Kind::Sentinels(sentinels) => Some(sentinels),
+            Kind::Single | Kind::Local(_) | Kind::Cluster(_) => None,
+        }
+    }
+
+    /// Returns the socket of a server of this host that redlock starts.
+    pub fn local_socket(&self) -> Option<PathBuf> {
+        match &self.kind {
+            Kind::Local(local) => Some(local.socket()),
+            Kind::Single | Kind::Sentinels(_) | Kind::Cluster(_) => None,
+        }
+    }
+
     /// Returns true if a password for any of the servers crosses a network unencrypted.
     pub fn sends_open_password(&self) -> bool {
         let primary = self.server();
-        let mut servers = self.kind.witnesses().iter().chain([&primary]);
+        let sentinels = self.sentinels().into_iter().flat_map(|all| &all.nodes);
+        let mut servers = sentinels.chain([&primary]);
         servers.any(|server| server.sends_open_password())
     }
 }
@@ -191,15 +223,14 @@ impl fmt::Debug for Deployment {
 /// Returns the prefix of all keys.
 fn prefix_for(place: &Place, given: Option<&str>) -> Result<String, Error> {
     Ok(match (place, given) {
-        (Place::Cluster { .. }, Some(prefix)) if !is_in_one_slot(prefix) => {
+        (Place::Cluster { .. }, Some(prefix)) if hash_tag(prefix).is_none() => {
             let message = format!(
                 "the prefix \"{prefix}\" has no hash tag, without which the keys of a lock are on several nodes of the cluster; put it in braces, as in REDLOCK_PREFIX='{{redlock}}:'"
             );
             return Err(Error::new(ErrorKind::Config, message));
         }
         (_, Some(prefix)) => prefix.to_owned(),
-        (Place::Cluster { tag: Some(tag), .. }, None) => format!("{{{tag}}}:"),
-        (Place::Cluster { tag: None, .. }, None) => CLUSTER_PREFIX.to_owned(),
+        (Place::Cluster { tag, .. }, None) => format!("{{{}}}:", tag.as_deref().unwrap_or(TAG)),
         (Place::Server(_) | Place::Local | Place::Sentinels { .. }, None) => PREFIX.to_owned(),
     })
 }
@@ -210,18 +241,20 @@ mod tests {
 
     use super::*;
 
-    fn parse(url: &str) -> Result<Deployment, Error> {
-        let (tls, timeout) = (TlsFiles::default(), Duration::from_secs(2));
-        Deployment::parse(url, &UrlOrigin::Option, &tls, timeout, None)
+    fn parse(url: &str, prefix: Option<&str>) -> Result<Deployment, Error> {
+        let access = Access {
+            url,
+            timeout: Duration::from_secs(20),
+            ..Access::default()
+        };
+        Deployment::parse(&access, prefix)
     }
 
     #[test]
     fn all_keys_in_a_cluster_are_in_one_slot_whatever_the_prefix() {
         let prefix = |url: &str, given: Option<&str>| {
-            let (tls, timeout) = (TlsFiles::default(), Duration::from_secs(2));
-            Deployment::parse(url, &UrlOrigin::Option, &tls, timeout, given)
-                .map(|deployment| deployment.server().prefix.clone())
-                .map_err(|error| error.to_string())
+            let deployment = parse(url, given).map_err(|error| error.to_string());
+            deployment.map(|deployment| deployment.server().prefix.clone())
         };
         for (url, given, is) in [
             ("redis://h", None, "redlock:"),
@@ -244,10 +277,10 @@ mod tests {
 
     #[test]
     fn no_error_repeats_a_password() {
-        let error = parse("redis://u:hunter2").map(drop).unwrap_err();
+        let error = parse("redis://u:hunter2", None).map(drop).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Config);
         assert!(!error.to_string().contains("hunter2"), "{error}");
-        let server = parse("redis://u:hunter2@h").unwrap().server();
+        let server = parse("redis://u:hunter2@h", None).unwrap().server();
         assert!(!server.to_string().contains("hunter2"));
         let messages = [server.wrong_password(), server.password_origin()];
         assert!(!messages.concat().contains("hunter2"), "{messages:?}");
@@ -272,10 +305,7 @@ mod tests {
             stream.write_all(b"-ERR unknown\r\n:0\r\n").unwrap();
             while let Ok(1..) = stream.read(&mut bytes) {}
         });
-        let url = format!("redis-cluster://127.0.0.1:{port}");
-        let (origin, tls) = (UrlOrigin::Option, TlsFiles::default());
-        let timeout = Duration::from_secs(20);
-        let deployment = Deployment::parse(&url, &origin, &tls, timeout, None).unwrap();
+        let deployment = parse(&format!("redis-cluster://127.0.0.1:{port}"), None).unwrap();
         let began = Instant::now();
         let opened = deployment.open(Duration::from_secs(2));
         assert_eq!(opened.map(drop).unwrap_err().kind, ErrorKind::Unreachable);

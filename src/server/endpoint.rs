@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -40,6 +41,20 @@ pub enum Part {
     Node,
 }
 
+/// Address of Redis, credentials, and time limit.
+#[derive(Default)]
+pub struct Access<'a> {
+    pub url: &'a str,
+    pub origin: UrlOrigin,
+    /// File with the password, which replaces the URL's.
+    pub password_file: Option<PathBuf>,
+    /// A password in the URL takes precedence over the file.
+    pub url_first: bool,
+    pub tls: TlsFiles,
+    /// Longest time to connect, and to wait for each answer.
+    pub timeout: Duration,
+}
+
 /// A server and redlock's credentials there. Its `Display` never shows a password.
 #[derive(Clone)]
 pub struct Server {
@@ -59,20 +74,20 @@ pub struct Server {
     reached: Arc<AtomicBool>,
     /// Other nodes of the same cluster, if one of them has listed them.
     pub(super) nodes: Arc<Mutex<Vec<Address>>>,
-    pub(super) past: Arc<Past>,
+    pub(super) past: Arc<Mutex<Past>>,
 }
 
 /// Knowledge of this process about an address.
 #[derive(Debug, Default)]
 pub(super) struct Past {
     /// Shortest round trip of a call.
-    round_trip: Mutex<Option<Duration>>,
+    round_trip: Option<Duration>,
     /// Address of the last connection over TCP.
-    last_address: Mutex<Option<SocketAddr>>,
+    last_address: Option<SocketAddr>,
     /// True if the server reported itself a replica.
-    is_replica: AtomicBool,
+    is_replica: bool,
     /// True if the server closes the connection at a request for RESP3, as some proxies do. redlock then doesn't send it again.
-    pub(super) closes_on_hello: AtomicBool,
+    pub(super) closes_on_hello: bool,
 }
 
 impl Server {
@@ -80,9 +95,8 @@ impl Server {
     pub fn new(
         (address, part): (Address, Part),
         (login, database): (Login, i64),
-        origin: UrlOrigin,
-        tls: TlsFiles,
-        timeout: Duration,
+        fresh_password: Option<Arc<FreshPassword>>,
+        access: &Access,
         prefix: &str,
     ) -> Self {
         Self {
@@ -90,10 +104,10 @@ impl Server {
             part,
             database,
             login,
-            tls,
-            timeout,
-            origin,
-            fresh_password: None,
+            tls: access.tls.clone(),
+            timeout: access.timeout,
+            origin: access.origin.clone(),
+            fresh_password,
             prefix: prefix.to_owned(),
             reached: Arc::default(),
             nodes: Arc::default(),
@@ -142,7 +156,7 @@ impl Server {
     /// Returns the origin of the password, for a message.
     pub(super) fn password_origin(&self) -> String {
         match &self.fresh_password {
-            Some(password) => password.origin(),
+            Some(password) => format!("in the file {}", password.path.display()),
             None => format!("in the URL ({})", self.origin),
         }
     }
@@ -179,20 +193,19 @@ impl Server {
 
     /// Notes the duration of a call.
     pub(super) fn note_round_trip(&self, took: Duration) {
-        let mut shortest = lock(&self.past.round_trip);
+        let shortest = &mut lock(&self.past).round_trip;
         *shortest = Some(shortest.map_or(took, |before| before.min(took)));
     }
 
     /// Returns the shortest duration of a call, which is close to the network's round trip. Zero before the first answer.
     pub fn round_trip(&self) -> Duration {
-        lock(&self.past.round_trip).unwrap_or_default()
+        lock(&self.past).round_trip.unwrap_or_default()
     }
 
     /// Notes the role in the server's answer to `ROLE`.
     pub(super) fn note_role(&self, answer: &Value) {
         if let Some(role) = answer.as_sequence().and_then(<[Value]>::first) {
-            let is_replica = lossy_text(role) == "slave";
-            self.past.is_replica.store(is_replica, Ordering::Relaxed);
+            lock(&self.past).is_replica = lossy_text(role) == "slave";
         }
     }
 
@@ -208,15 +221,7 @@ impl Server {
 
     /// Returns true if the server reported itself a replica.
     pub fn is_replica(&self) -> bool {
-        self.past.is_replica.load(Ordering::Relaxed)
-    }
-
-    /// Sets the password that is read for each connection, if there is one.
-    pub(super) fn set_fresh_password(&mut self, password: Option<Arc<FreshPassword>>) {
-        if password.is_some() {
-            self.login.password = None;
-            self.fresh_password = password;
-        }
+        lock(&self.past).is_replica
     }
 
     /// Returns the password for a new connection.
@@ -294,7 +299,7 @@ impl Server {
     /// Connects to the first address of a host that answers. If the lookup fails, uses the address that worked last, because
     /// the name server may be down while a job needs its lock renewed.
     fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
-        let last = *lock(&self.past.last_address);
+        let last = lock(&self.past).last_address;
         let share = if last.is_some() { 2 } else { 1 };
         let resolved = resolve(host, port, Instant::now() + left(until) / share);
         // If the lookup succeeds, the old address isn't tried: the name may have moved to another server, which alone may grant
@@ -305,7 +310,7 @@ impl Server {
         })?;
         let opened = open_tcp(&addresses, until);
         let (tcp, address) = opened.map_err(|error| self.unreachable_error(&error))?;
-        *lock(&self.past.last_address) = Some(address);
+        lock(&self.past).last_address = Some(address);
         Ok(tcp)
     }
 
@@ -480,6 +485,15 @@ impl Server {
             origin => Some(format!("the URL is from {origin}")),
         }
     }
+}
+
+/// A search for the server that has the locks.
+pub struct Search {
+    /// The server that was used last, or is tried first, with the credentials for all of them.
+    pub(super) last: Arc<Server>,
+    pub(super) until: Instant,
+    /// True if all replicas that could follow the primary must confirm.
+    pub(super) needs_all: bool,
 }
 
 /// Returns an error of the URL, or of the files that it needs.

@@ -92,7 +92,8 @@ pub enum Cause {
 pub struct Error {
     pub kind: ErrorKind,
     pub cause: Option<Cause>,
-    message: String,
+    /// Without the origin of the URL.
+    pub message: String,
     /// The origin of the URL, as a sentence, if the URL may be wrong.
     pub origin: Option<String>,
     /// `redlock doctor` shows more than the message.
@@ -171,11 +172,6 @@ impl Error {
     pub(super) fn after(mut self, start: &str) -> Self {
         self.message = format!("{start}: {}", self.message);
         self
-    }
-
-    /// Returns the message without the origin of the URL.
-    pub fn message(&self) -> &str {
-        &self.message
     }
 
     /// Returns true if nothing was done because the keys are on another node of a cluster. The next connection goes there,

@@ -6,7 +6,7 @@
 
 use std::env;
 use std::ffi::{CString, OsStr};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -21,8 +21,9 @@ use nix::unistd::{geteuid, gethostname};
 use redis::cmd;
 
 use super::connection::Connection;
+use super::endpoint::Search;
 use super::error::{Cause, Error, ErrorKind};
-use super::kind::{Kind, Search};
+use super::left;
 use crate::reason::reason;
 use crate::sys;
 
@@ -68,17 +69,18 @@ impl Local {
         Ok(Self { directory })
     }
 
-    pub fn socket(&self) -> PathBuf {
-        self.directory.join(SOCKET)
-    }
-
     /// Connects to the server, and starts it if it isn't running.
-    fn reach(&self, search: &Search) -> Result<Connection, Error> {
-        self.expect_private()?;
-        match self.connect(search) {
+    pub(super) fn open(&self, search: &Search) -> Result<Connection, Error> {
+        let opened = match self.expect_private().and_then(|()| self.connect(search)) {
             Err(error) if is_absent(&error) => self.start(search, error),
             opened => opened,
-        }
+        };
+        let origin = || search.last.url_origin();
+        opened.map_err(|error| error.after(THIS_HOST_ONLY).with_origin(origin()))
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join(SOCKET)
     }
 
     /// Connects to this user's server, and waits until it has loaded its data.
@@ -87,13 +89,17 @@ impl Local {
         // The server refuses EXISTS while it loads its data, but not while its disk is full. PING fails then.
         question.arg("redlock");
         loop {
-            let (connection, _) = match search.connect(&search.last, slice::from_ref(&question)) {
-                Err(error) if error.kind == ErrorKind::Loading && !search.left().is_zero() => {
-                    std::thread::sleep(RETRY_AFTER);
-                    continue;
-                }
-                opened => opened?,
-            };
+            let questions = slice::from_ref(&question);
+            let (connection, _) =
+                match Connection::open(&search.last, left(search.until), questions) {
+                    Err(error)
+                        if error.kind == ErrorKind::Loading && !left(search.until).is_zero() =>
+                    {
+                        std::thread::sleep(RETRY_AFTER);
+                        continue;
+                    }
+                    opened => opened?,
+                };
             if sys::peer_user(&connection).is_ok_and(|user| user == geteuid().as_raw()) {
                 return Ok(connection);
             }
@@ -132,15 +138,19 @@ impl Local {
             let mut open = OpenOptions::new();
             let open = open.read(true).append(true).create(true).mode(0o600);
             let lock = open.open(self.directory.join(LOCK)).map_err(failed)?;
-            if !sys::try_lock(&lock).map_err(failed)? {
-                // A server that has closed a connection has a socket, so only a missing one counts as lost.
-                let is_lost = absent.has_cause(Cause::NoServer) && !has_ended_another;
-                has_ended_another |= is_lost && end_unreachable(&lock).is_some();
-            } else if has_started {
-                return Err(self.ended());
-            } else {
-                self.fork_server(&lock)?;
-                has_started = true;
+            // The lock ends when the last copy of this descriptor is closed, in any process, and not before.
+            match lock.try_lock() {
+                Err(TryLockError::WouldBlock) => {
+                    // A server that has closed a connection has a socket, so only a missing one counts as lost.
+                    let is_lost = absent.has_cause(Cause::NoServer) && !has_ended_another;
+                    has_ended_another |= is_lost && end_unreachable(&lock).is_some();
+                }
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+                Ok(()) if has_started => return Err(self.ended()),
+                Ok(()) => {
+                    self.fork_server(&lock)?;
+                    has_started = true;
+                }
             }
             match self.connect(search) {
                 Err(error) if is_absent(&error) => absent = error,
@@ -223,18 +233,6 @@ impl Local {
             "can't use the server for `local:` in {directory}: {}",
             reason(error)
         ))
-    }
-}
-
-impl Kind for Local {
-    fn open(&self, search: &Search) -> Result<Connection, Error> {
-        let opened = self.reach(search);
-        let origin = || search.last.url_origin();
-        opened.map_err(|error| error.after(THIS_HOST_ONLY).with_origin(origin()))
-    }
-
-    fn local_socket(&self) -> Option<PathBuf> {
-        Some(self.socket())
     }
 }
 

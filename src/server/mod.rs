@@ -14,9 +14,9 @@
 //!
 //! From the lowest layer up: `error` and `url` are plain data, `nodes` and `slot` pure rules, `resp` and `reply` parse
 //! input, and `refusal` explains refusals. An `endpoint` is one address with its credentials. A `connection` talks to one
-//! server over its `wire`, which has one way to send and one queue of expected answers. Each kind of server finds the server
-//! to connect to: `single`, `sentinel`, `cluster`, and `local`, which starts the server of this host. A `deployment` is
-//! all servers behind one URL, of whichever kind.
+//! server over its `wire`, which has one way to send and one queue of expected answers. Some kinds of servers must be searched
+//! for the one that has the locks: `sentinel`, `cluster`, and `local`, which starts the server of this host. A `deployment`
+//! is all servers behind one URL, of whichever kind.
 
 pub mod call;
 pub mod cluster;
@@ -25,7 +25,6 @@ pub mod connection;
 pub mod deployment;
 pub mod endpoint;
 pub mod error;
-pub mod kind;
 pub mod local;
 pub mod nodes;
 pub mod password;
@@ -37,7 +36,6 @@ pub mod reply;
 mod resolve;
 pub mod resp;
 pub mod sentinel;
-mod single;
 pub mod slot;
 pub mod stream;
 pub mod tls;

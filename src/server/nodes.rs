@@ -94,12 +94,6 @@ impl<'a> Line<'a> {
         self.flags.split(',').any(|other| other == flag)
     }
 
-    /// Returns true for a failed primary whose slots another node has taken over.
-    fn is_replaced(&self) -> bool {
-        let is_away = self.has("fail") || self.has("fail?");
-        is_away && self.has("master") && self.slots.is_empty()
-    }
-
     /// Returns the addresses of the node: by its name and by its IP address.
     fn addresses(&self, at: &Address) -> Vec<Address> {
         let Some(port) = self.port.parse().ok().filter(|port| *port > 0) else {
@@ -130,7 +124,10 @@ impl Nodes {
         let own = lines.iter().find(|line| line.has("myself"));
         let own = own.map(|line| line.id);
         let (mut nodes, mut rest) = (Self::default(), Vec::new());
-        let replaced = lines.iter().filter(|line| line.is_replaced());
+        // Failed primaries whose slots another node has taken over.
+        let is_away = |line: &&Line| line.has("fail") || line.has("fail?");
+        let replaced = lines.iter().filter(is_away);
+        let replaced = replaced.filter(|line| line.has("master") && line.slots.is_empty());
         let replaced: BTreeSet<&str> = replaced.map(|line| line.id).collect();
         let mut shard: BTreeSet<&str> = own.into_iter().collect();
         for line in &lines {

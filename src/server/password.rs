@@ -11,7 +11,7 @@ use crate::reason::reason;
 
 /// A password that is read again for each connection: the first line of a file.
 pub struct FreshPassword {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// The last password that was read.
     latest: Mutex<Option<String>>,
     /// The server has accepted a password before, so a later failure may be temporary.
@@ -25,11 +25,6 @@ impl FreshPassword {
             latest: Mutex::default(),
             accepted: AtomicBool::new(false),
         }
-    }
-
-    /// Returns the origin of the password, for a message.
-    pub(super) fn origin(&self) -> String {
-        format!("in the file {}", self.path.display())
     }
 
     /// Returns the password that was read last.

@@ -1,12 +1,11 @@
 //! Messages that a server pushes: on a channel, or about a changed key. redlock uses them only with RESP3: with RESP2 a
 //! subscription restricts the commands of the connection, and its messages look like answers.
 
-use std::sync::atomic::Ordering;
-
 use redis::{PushKind, Value, cmd};
 
 use super::endpoint::Part;
 use super::error::{Error, ErrorKind};
+use super::lock;
 use super::reply::{field, lossy_text};
 use super::wire::{Expected, Push, Received, RequestId, Wire};
 
@@ -50,7 +49,7 @@ impl Pushes {
     pub(super) fn remember(&mut self, received: Received) {
         let push = match received {
             Received::Push(Push::Message(_)) => Push::MessageMissed,
-            Received::Push(Push::Subscribed) | Received::Answer { .. } => return,
+            Received::Answer { .. } => return,
             Received::Push(other) => other,
         };
         if !self.passed.contains(&push) {
@@ -93,7 +92,7 @@ impl Pushes {
                 if !matches!(expected, Some(Expected::Subscribed)) {
                     return Err(wire.out_of_step("confirmed a subscription without a request"));
                 }
-                Some(Push::Subscribed)
+                None
             }
             // The slot was moved to another node, so no more messages will come here.
             PushKind::SUnsubscribe => {
@@ -112,8 +111,10 @@ impl Pushes {
     /// Adds a request for RESP3 to the next bytes to send, unless that was done, or the server is known to close the connection
     /// then.
     pub(super) fn say_hello(&mut self, wire: &mut Wire) {
-        let closes = &wire.server.past.closes_on_hello;
-        if self.resp3 == Resp3::Unasked && !closes.load(Ordering::Relaxed) {
+        if self.resp3 == Resp3::Unasked && lock(&wire.server.past).closes_on_hello {
+            self.resp3 = Resp3::Unknown;
+        }
+        if self.resp3 == Resp3::Unasked {
             let number = wire.next_request();
             wire.add(cmd("HELLO").arg(3), Expected::Hello(number));
             self.resp3 = Resp3::Asked(number);
@@ -131,29 +132,6 @@ impl Pushes {
             Resp3::Spoken => wire.add(cmd(name).arg(&self.channel), Expected::Subscribed),
             _ => self.remember(Received::Push(Push::SubscribeDenied)),
         }
-    }
-
-    /// Has the server notify this client when another client changes one of these keys for the next time (client tracking,
-    /// RESP3). A server without tracking sends no notification. Only keys that are read here are tracked, because scripts
-    /// write most of their keys all the time. The request is EXISTS, because the key's value may be anything.
-    pub(super) fn track_keys<'a>(
-        &mut self,
-        wire: &mut Wire,
-        keys: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<(), Error> {
-        self.say_hello(wire);
-        if matches!(self.resp3, Resp3::Unasked | Resp3::Unknown) {
-            return Ok(());
-        }
-        if !std::mem::replace(&mut self.tracking, true) {
-            let words = ["TRACKING", "ON", "OPTIN", "NOLOOP"];
-            wire.ask(cmd("CLIENT").arg(&words));
-        }
-        for key in keys {
-            wire.ask(cmd("CLIENT").arg("CACHING").arg("YES"));
-            wire.ask(cmd("EXISTS").arg(key));
-        }
-        wire.send(wire.until())
     }
 
     /// Tracks a key that the previous command changes, and that has one of these values afterwards.

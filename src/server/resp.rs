@@ -1,9 +1,9 @@
 //! A parser of the Redis protocol's replies, for a stream of bytes. Pure.
 //!
 //! The input may be anything: from a proxy in between, or from a server that is broken or malicious. So each reply has a
-//! limit of its size and depth, which is checked before anything is stored. The parser reads each byte only once, however
-//! small the pieces in which a reply comes. After a violation it doesn't trust the rest of the stream, and returns no more
-//! replies.
+//! limit of its size and depth, which is checked before anything is stored. The parser parses each value only once,
+//! however small the pieces in which a reply comes; only the first line of a text is read again with each piece. After a
+//! violation it doesn't trust the rest of the stream, and returns no more replies.
 //!
 //! The redis crate's parser detects the processor's features before its first byte, and on a virtual machine that takes longer
 //! than Redis itself. So this module uses it only for errors and rare kinds of replies.
@@ -36,13 +36,6 @@ struct List {
     missing: usize,
 }
 
-/// An incomplete text, with its end of line.
-struct Text {
-    kind: u8,
-    bytes: Vec<u8>,
-    missing: usize,
-}
-
 /// A parser of the replies in a stream of bytes.
 #[derive(Default)]
 pub struct Replies {
@@ -52,25 +45,16 @@ pub struct Replies {
     /// Position up to which there is no end of line.
     looked: usize,
     lists: Vec<List>,
-    text: Option<Text>,
     /// Weight of the incomplete reply so far.
     weight: usize,
-    /// Weight of the last reply.
-    last: usize,
+    /// Weight of the last reply, in bytes.
+    pub last_weight: usize,
     broken: Option<Broken>,
 }
 
 impl Replies {
     /// Adds input.
     pub fn add(&mut self, bytes: &[u8]) {
-        if let Some(text) = &mut self.text
-            && self.at == self.bytes.len()
-            && bytes.len() <= text.missing
-        {
-            text.missing -= bytes.len();
-            text.bytes.extend_from_slice(bytes);
-            return;
-        }
         if self.at > 0 {
             self.bytes.drain(..self.at);
             self.looked = self.looked.saturating_sub(self.at);
@@ -84,11 +68,6 @@ impl Replies {
         &self.bytes[self.at.min(self.bytes.len())..]
     }
 
-    /// Returns the weight of the last reply, in bytes.
-    pub fn last_weight(&self) -> usize {
-        self.last
-    }
-
     /// Returns the next reply, or `None` if it isn't complete. A reply may weigh at most `limit`.
     pub fn next(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
         if let Some(broken) = &self.broken {
@@ -99,27 +78,20 @@ impl Replies {
     }
 
     fn read(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
-        loop {
-            let value = match self.text.take() {
-                Some(text) => self.go_on_with(text)?,
-                None => self.item(limit)?,
-            };
-            let value = match value {
-                Item::Value(value) => value,
-                Item::Opened => continue,
-                Item::Incomplete => return Ok(None),
-            };
+        while let Some(value) = self.item(limit)? {
             if let Some(reply) = self.put(value)? {
-                self.last = std::mem::take(&mut self.weight);
+                self.last_weight = std::mem::take(&mut self.weight);
                 return Ok(Some(reply));
             }
         }
+        Ok(None)
     }
 
-    /// Reads the first line of a value, and the value if that line is all of it.
-    fn item(&mut self, limit: usize) -> Result<Item, Broken> {
+    /// Returns the next value that is complete, and opens the lists around it.
+    fn item(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
+        let weight = self.weight;
         let Some((start, end)) = self.line(limit)? else {
-            return Ok(Item::Incomplete);
+            return Ok(None);
         };
         self.weigh(end - start + WEIGHT, limit)?;
         let line = &self.bytes[start..end];
@@ -136,14 +108,26 @@ impl Replies {
                 let size = number.and_then(|size| usize::try_from(size).ok());
                 let size = size.ok_or_else(noise)?;
                 self.weigh(size, limit)?;
-                // Memory without writes isn't allocated yet, so a large promised size costs nothing.
-                let bytes = Vec::with_capacity(size + 2);
-                self.text = Some(Text {
-                    kind,
-                    bytes,
-                    missing: size + 2,
-                });
-                return Ok(Item::Opened);
+                let Some(text) = self.bytes[self.at..].get(..size + 2) else {
+                    // Reads the first line again when more has come.
+                    (self.at, self.looked, self.weight) = (start, start, weight);
+                    return Ok(None);
+                };
+                let end = || Broken::Noise(beginning(text));
+                let text = text.strip_suffix(b"\r\n").ok_or_else(end)?;
+                self.at += size + 2;
+                match kind {
+                    b'$' => Value::BulkString(text.to_vec()),
+                    // redlock treats an error of several lines as one line.
+                    b'!' => {
+                        let line = String::from_utf8_lossy(text).replace(['\r', '\n'], " ");
+                        rare(format!("-{line}").as_bytes())?
+                    }
+                    // The first four bytes are the kind of text.
+                    _ => Value::SimpleString(
+                        String::from_utf8_lossy(text.get(4..).unwrap_or_default()).into_owned(),
+                    ),
+                }
             }
             b'*' | b'~' | b'>' | b'%' => {
                 if kind == b'>' && !self.lists.is_empty() {
@@ -167,43 +151,14 @@ impl Replies {
                         return Err(Broken::TooDeep);
                     }
                     self.lists.push(list);
-                    return Ok(Item::Opened);
+                    return self.item(limit);
                 }
                 closed(list)?
             }
             b'-' | b'#' | b',' | b'(' => rare(line)?,
             _ => return Err(noise()),
         };
-        Ok(Item::Value(value))
-    }
-
-    /// Reads the available part of a text.
-    fn go_on_with(&mut self, mut text: Text) -> Result<Item, Broken> {
-        let there = text.missing.min(self.bytes.len() - self.at);
-        let end = self.at + there;
-        text.bytes.extend_from_slice(&self.bytes[self.at..end]);
-        text.missing -= there;
-        self.at = end;
-        if text.missing > 0 {
-            self.text = Some(text);
-            return Ok(Item::Incomplete);
-        }
-        if !text.bytes.ends_with(b"\r\n") {
-            return Err(Broken::Noise(beginning(&text.bytes)));
-        }
-        text.bytes.truncate(text.bytes.len() - 2);
-        Ok(Item::Value(match text.kind {
-            b'$' => Value::BulkString(text.bytes),
-            // redlock treats an error of several lines as one line.
-            b'!' => {
-                let line = String::from_utf8_lossy(&text.bytes).replace(['\r', '\n'], " ");
-                rare(format!("-{line}").as_bytes())?
-            }
-            // The first four bytes are the kind of text.
-            _ => Value::SimpleString(
-                String::from_utf8_lossy(text.bytes.get(4..).unwrap_or_default()).into_owned(),
-            ),
-        }))
+        Ok(Some(value))
     }
 
     /// Adds a value to its list. Returns the reply if it is complete now.
@@ -247,15 +202,6 @@ impl Replies {
         }
         Ok(())
     }
-}
-
-/// The result of reading a line.
-enum Item {
-    Value(Value),
-    /// The beginning of a list or a text.
-    Opened,
-    /// An incomplete line or text.
-    Incomplete,
 }
 
 /// Returns a complete list as a value.
@@ -453,7 +399,7 @@ mod tests {
             let mut replies = Replies::default();
             replies.add(reply.as_bytes());
             assert!(matches!(replies.next(MANY), Ok(Some(_))));
-            let weight = replies.last_weight();
+            let weight = replies.last_weight;
             assert!(matches!(next(reply.as_bytes(), weight), Ok(Some(_))));
             let less = next(reply.as_bytes(), weight - 1);
             assert_eq!(less, Err(Broken::TooLarge), "{reply:?}");
@@ -471,7 +417,7 @@ mod tests {
         replies.add(many.as_bytes());
         for _ in 0..100 {
             assert!(matches!(replies.next(1000), Ok(Some(_))));
-            assert!(replies.last_weight() > 500);
+            assert!(replies.last_weight > 500);
         }
     }
 }

@@ -9,11 +9,6 @@ pub fn key_of_prefix(prefix: &str, what: &str) -> String {
     }
 }
 
-/// Returns true if all keys with this prefix are in one hash slot of a Redis Cluster.
-pub fn is_in_one_slot(prefix: &str) -> bool {
-    hash_tag(prefix).is_some()
-}
-
 /// Returns the part of a key that Redis Cluster hashes: the text between the first `{` and the next `}`.
 pub fn hash_tag(key: &str) -> Option<&str> {
     let inner = &key[key.find('{')? + 1..];

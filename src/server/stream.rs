@@ -41,26 +41,21 @@ impl Stream {
 
     /// Writes everything, until this moment at the latest.
     pub(super) fn send(&mut self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match self.write(bytes) {
+        loop {
+            let step = match bytes {
+                [] => self.flush().map(|()| 0),
+                bytes => self.write(bytes),
+            };
+            match step {
+                Ok(0) if bytes.is_empty() => return Ok(()),
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => bytes = &bytes[written..],
-                Err(error) => self.wait_to_write(error, until)?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    wait_for(poll::writable(self.as_fd()), until)?;
+                }
+                Err(error) => return Err(error),
             }
-        }
-        loop {
-            match self.flush() {
-                Ok(()) => return Ok(()),
-                Err(error) => self.wait_to_write(error, until)?,
-            }
-        }
-    }
-
-    fn wait_to_write(&self, error: io::Error, until: Instant) -> io::Result<()> {
-        match error.kind() {
-            io::ErrorKind::Interrupted => Ok(()),
-            io::ErrorKind::WouldBlock => wait_for(poll::writable(self.as_fd()), until),
-            _ => Err(error),
         }
     }
 }

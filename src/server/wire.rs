@@ -16,7 +16,6 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, ServerError, Value};
@@ -24,11 +23,11 @@ use redis::{Cmd, ServerError, Value};
 use super::call::{Call, Script};
 use super::endpoint::Server;
 use super::error::{Error, ErrorKind};
-use super::left;
 use super::refusal::from_server;
 use super::replication::Goal;
 use super::resp::{Broken, Replies};
 use super::stream::Stream;
+use super::{left, lock};
 use crate::sys::poll;
 
 /// Limit of a usual reply, in bytes. redlock's longest reply holds the entry of one holder and a little about another: a few
@@ -104,8 +103,6 @@ pub enum Received {
 /// A notification by the server, or a result that needs none.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Push {
-    /// The subscription is confirmed.
-    Subscribed,
     /// The server doesn't permit or support the subscription.
     SubscribeDenied,
     /// A message on the subscribed channel.
@@ -260,9 +257,7 @@ impl Wire {
             Broken::Noise(_) if !self.server.was_reached() && self.begins_as_tls() => {
                 self.server.speaks_tls()
             }
-            Broken::Noise(noise) if self.replies.last_weight() == 0 => {
-                self.server.is_no_redis(noise)
-            }
+            Broken::Noise(noise) if self.replies.last_weight == 0 => self.server.is_no_redis(noise),
             Broken::Noise(noise) => {
                 self.abandoned_error(&format!("it does not speak the Redis protocol: {noise:?}"))
             }
@@ -319,8 +314,7 @@ impl Wire {
         let is_hello = |expected: &Expected| matches!(expected, Expected::Hello(_));
         let expects_hello = self.expected.iter().any(is_hello);
         if expects_hello && self.has_answered {
-            let closes = &self.server.past.closes_on_hello;
-            closes.store(true, Ordering::Relaxed);
+            lock(&self.server.past).closes_on_hello = true;
         }
         if !self.server.was_reached() && (self.begins_as_tls() || self.server.expects_tls()) {
             return self.server.speaks_tls();

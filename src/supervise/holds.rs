@@ -299,7 +299,7 @@ mod tests {
             url: "unix:///nobody",
             ..Access::default()
         };
-        Locks::new(access, None, 0).unwrap()
+        Locks::new(&access, None, 0).unwrap()
     }
 
     fn hold(name: &str) -> HeldLock {

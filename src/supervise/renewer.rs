@@ -98,7 +98,7 @@ impl Renewer {
     pub fn start_task(&mut self, task: RenewalTask) {
         // Allows for connecting, for the renewal, and for the check after it. The
         // addition keeps the main thread from giving up just before the task ends.
-        let patience = task.client.longest(3) + Duration::from_millis(200);
+        let patience = task.client.timeout() * 3 + Duration::from_millis(200);
         // If the thread is gone, the task isn't done, and the deadline handles that.
         let is_sent = self.call(Box::new(move || Some(task.carry_out())));
         self.busy = is_sent.then_some(patience);
@@ -243,7 +243,7 @@ mod tests {
             timeout: Duration::from_secs(20),
             ..Access::default()
         };
-        let locks = Locks::new(access, None, 0).unwrap();
+        let locks = Locks::new(&access, None, 0).unwrap();
         let mut client = locks.client();
         client.limit_to(Duration::from_millis(200));
         let task = RenewalTask {
@@ -256,6 +256,6 @@ mod tests {
         };
         let done = task.carry_out();
         assert!(matches!(done.answers[..], [Err(_)]));
-        assert_eq!(done.client.longest(1), Duration::from_secs(20));
+        assert_eq!(done.client.timeout(), Duration::from_secs(20));
     }
 }

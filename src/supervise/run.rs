@@ -21,7 +21,7 @@ use crate::decide::job_control::JobControl;
 use crate::decide::renewals::LockNews;
 use crate::decide::session::{self, Action, Policy, Session, StopReason};
 use crate::duration;
-use crate::report;
+use crate::report::{self, describe_job};
 use crate::signal::{
     SIGCHLD, SIGCONT, SIGTERM, SIGTSTP, SIGURG, Signals, ends_waiting, is_passed_up,
 };
@@ -74,7 +74,7 @@ pub fn supervise(
     let modes = on_terminal.then(TerminalModes::read).flatten();
     let not_after = holds.lease().map(|lease| lease.deadline().since_boot());
     let child = Child::spawn(work, !on_terminal, signals, not_after, holds.ids())?;
-    systemd::ready(&format!("running {}", report::describe_job(terms.who)));
+    systemd::ready(&format!("running {}", describe_job(terms.who, "", true)));
     let mut supervision = Supervision::new(terms, child, holds, signals);
     supervision.modes = modes;
     // A job that runs without locks has acquired nothing.
@@ -374,7 +374,7 @@ impl<'a> Supervision<'a> {
         let silence = if self.stood_still {
             "redlock or this machine was suspended".into()
         } else if self.holds.renewals.is_under_way() {
-            format!("no answer from Redis at {}", self.terms.locks)
+            format!("no answer from Redis at {}", self.terms.locks.server())
         } else {
             "Redis answered too late".into()
         };

@@ -1,7 +1,7 @@
-//! Background programs: their start, their users, and a file lock that lasts as long as they live.
+//! Background programs: their start, and their users.
 
 use std::ffi::{CStr, CString};
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -11,15 +11,6 @@ use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, execve};
 use rustix::process::setpriority_process;
 
 use super::{LAST_SIGNAL, set_default};
-
-/// Locks an open file with flock(2). Returns false if it is already locked. The lock ends when the last copy of this
-/// descriptor is closed, in any process, and not before.
-pub fn try_lock(file: &File) -> io::Result<bool> {
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => Ok(false),
-        locked => Ok(locked.map(|()| true)?),
-    }
-}
 
 /// Replaces this process by a program without any state of redlock: with these arguments, variables, input and output, default
 /// signals, and the usual priority. Returns only if that fails.

@@ -42,7 +42,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 
-pub use self::daemon::{become_program, peer_user, try_lock};
+pub use self::daemon::{become_program, peer_user};
 pub use self::environment::{all_variables, name_and_value, variables};
 pub use self::local::local_time;
 pub use self::lookup::look_up;

@@ -31,7 +31,7 @@ fn config(bytes: &[u8]) {
     if let Err(error) = sources.add_file(Path::new("/f"), &text, 2) {
         return assert_safe_line(&escaped(&error.to_string()));
     }
-    for setting in sources.all() {
+    for setting in &sources.settings {
         duration(&setting.value);
         assert!(!setting.value.contains('\n'));
         assert!(text.contains(&setting.value));

@@ -10,7 +10,7 @@ use super::inspect::inspected;
 use super::name::Keys;
 use super::scripts::{ACQUIRE, lossy_text};
 use super::who::Waiter;
-use super::{Error, Frozen, Holder, Name, TlsFiles, Token, UrlOrigin, Who};
+use super::{Access, Error, Frozen, Holder, Name, Token, Who};
 use crate::fuzz::{Target, assert_safe_line, texts};
 use crate::protocol::grant::Grant;
 use crate::report::{escaped, escaped_json};
@@ -77,8 +77,11 @@ fn url(bytes: &[u8]) {
 
 /// Returns all that redlock says about the servers of a URL.
 fn described(text: &str) -> String {
-    let (tls, timeout) = (TlsFiles::default(), Duration::from_secs(1));
-    match Deployment::parse(text, &UrlOrigin::Option, &tls, timeout, Some("{p}:")) {
+    let access = Access {
+        url: text,
+        ..Access::default()
+    };
+    match Deployment::parse(&access, Some("{p}:")) {
         Ok(deployment) => format!("{} {deployment:?}", deployment.server()),
         Err(error) => error.to_string(),
     }
@@ -211,7 +214,7 @@ fn read(stream: &[u8], piece: usize, limit: usize) -> (Vec<Value>, bool) {
         loop {
             match replies.next(limit) {
                 Ok(Some(value)) => {
-                    assert!(replies.last_weight() <= limit);
+                    assert!(replies.last_weight <= limit);
                     values.push(value);
                 }
                 Ok(None) => break,
@@ -305,16 +308,8 @@ pub fn any_server(part: Part) -> Server {
         port: 7,
         tls: false,
     };
-    let (login, origin) = (Login::default(), UrlOrigin::Option);
-    let timeout = Duration::from_secs(1);
-    Server::new(
-        (address, part),
-        (login, 0),
-        origin,
-        TlsFiles::default(),
-        timeout,
-        "p:",
-    )
+    let login = (Login::default(), 0);
+    Server::new((address, part), login, None, &Access::default(), "p:")
 }
 
 // Entries

@@ -552,6 +552,13 @@ fn cut_with_a_sentinel() -> Rules {
     }
 }
 
+/// Returns a guard of a hold, with this id.
+pub fn guard_with(id: &str, claim: Claim, who: &Who) -> Guard {
+    let mut guard = Guard::new(claim, who).expect("random numbers");
+    guard.id = id.to_owned();
+    guard
+}
+
 /// Guards work under the hold of the first run, with faults of both, while another run waits.
 fn guarded(name: &'static str) -> Rules {
     let mut rules = rules(name, 3)
@@ -560,7 +567,7 @@ fn guarded(name: &'static str) -> Rules {
         .hitting(2)
         .promising(&OF_ALL_LEASES);
     let run = rules.clients[0].claim.clone();
-    let guard = Guard::of(run, "0123456789ab", &who(HOSTS[1]));
+    let guard = guard_with("0123456789ab", run, &who(HOSTS[1]));
     rules.clients[1].guards = Some(Guarding { run: 0, guard });
     rules
 }

@@ -30,7 +30,7 @@ use crate::decide::wait::WaitLimit;
 use crate::protocol::claim::Needs;
 use crate::protocol::name::Keys;
 use crate::protocol::scripts::{CHECK, FORCE, FREEZE, HISTORY, INSPECT, SKIP, STOP, THAW};
-use crate::protocol::{Claim, Guard, HoldOutcome, Limit, Lock, ReleaseMode, Supersede, Token};
+use crate::protocol::{Claim, HoldOutcome, Limit, Lock, ReleaseMode, Supersede, Token};
 use crate::server::call::Call;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -369,7 +369,8 @@ impl Simulation {
         self.serial += 1;
         let mut setup = (*self.world.clients[run].setup).clone();
         let id = format!("{:012x}", self.serial);
-        let guard = Guard::of(setup.claim.clone(), &id, &scenarios::who(setup.host));
+        let who = scenarios::who(setup.host);
+        let guard = scenarios::guard_with(&id, setup.claim.clone(), &who);
         setup.guards = Some(Guarding { run, guard });
         setup.is_keeper = false;
         self.comes(c, setup);

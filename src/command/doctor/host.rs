@@ -61,7 +61,7 @@ fn proc() -> Finding {
 }
 
 fn url(settings: &Settings) -> Finding {
-    match settings.locks.deployment.kind.local_socket() {
+    match settings.locks.deployment.local_socket() {
         Some(socket) => ok(format!(
             "{THIS_HOST_ONLY}; to stop this server: redis-cli -s {} shutdown (the next command starts it again)",
             quote(&socket)

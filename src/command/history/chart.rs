@@ -117,7 +117,7 @@ impl Chart {
             outcome if outcome.is_success() => ("ok", ""),
             _ => ("failed", "\u{2717} "),
         };
-        let (client, job) = (client_in_words(who), describe_job(who));
+        let (client, job) = (client_in_words(who), describe_job(who, "", true));
         let (waited, end) = (format_duration(entry.waited), ended(entry, false));
         let fence = entry.hold.as_ref().map_or(0, |hold| hold.fence);
         let about = format!(

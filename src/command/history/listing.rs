@@ -80,7 +80,7 @@ fn row(entry: &HistoryEntry, now_ms: u64, calendar: Calendar, zone: Option<&str>
         end,
         client,
         who.pid.to_string(),
-        describe_job(who),
+        describe_job(who, "", true),
     ];
     cells.map(|cell| escaped(&cell).into_owned())
 }

@@ -7,7 +7,7 @@ use super::super::never_used::{is_unused, similar};
 use super::table::{GRANTED, NOT_CONFIRMED, overdue};
 use crate::protocol::{Hold, Holder, Inspected, Kept, Key, Name, Who};
 use crate::report::{
-    Style, and_more, client_in_words, command_line, describe_job_with, escaped, expectation,
+    Style, and_more, client_in_words, command_line, describe_job, escaped, expectation,
     format_duration, left_of_freeze, line_columns, quote, reason_of, stopping, truncate, typed,
     wrapped,
 };
@@ -202,7 +202,7 @@ impl<'a> Screen<'a> {
     fn client(&mut self, key: &str, style: Style, who: &Who, since_ms: u64, note: &str) {
         let by = client_in_words(who);
         let lasting = format_duration(self.lock.since(since_ms));
-        let job = describe_job_with(who, "", false);
+        let job = describe_job(who, "", false);
         let colon = if job.is_empty() { "" } else { ": " };
         self.field(key, style, &format!("{by} for {lasting}{note}{colon}{job}"));
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::protocol::{Hold, Inspected, Key, Who};
 use crate::report::{
-    Step, Style, Table, client_name, describe_job_with, escaped, format_duration, left_of_freeze,
+    Step, Style, Table, client_name, describe_job, escaped, format_duration, left_of_freeze,
     whole_seconds,
 };
 
@@ -75,7 +75,7 @@ impl Row {
         note: &str,
     ) -> Self {
         let (client, pid) = (client_name(who), who.pid.to_string());
-        let job = describe_job_with(who, note, width.is_none());
+        let job = describe_job(who, note, width.is_none());
         let link = who.url.as_deref().filter(|_| width.is_some());
         Self {
             style,

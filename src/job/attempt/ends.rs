@@ -66,7 +66,7 @@ impl Attempt<'_> {
             End::Interrupted(signal) => return expect_no(Some(signal)),
             End::TooSlow => {
                 let ttl = duration::exact(self.acquisition.terms.ttl);
-                let line = format!("{locks} is too slow for --ttl {ttl}");
+                let line = format!("{} is too slow for --ttl {ttl}", locks.server());
                 return Err(Error::new(ErrorKind::Unreachable, line).into());
             }
         };

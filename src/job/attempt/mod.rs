@@ -105,7 +105,7 @@ impl<'a> Attempt<'a> {
             awaits_server: acquisition.awaits_server() || held.answered || is_known,
             awaits_replicas: fails_over,
             failover_may_take: if fails_over {
-                held.client.longest(1)
+                held.client.timeout()
             } else {
                 Duration::ZERO
             },
@@ -235,7 +235,7 @@ impl<'a> Attempt<'a> {
             Incoming::Granted(grant) => wait::Event::Granted(grant),
             Incoming::Push(Push::Message(_) | Push::MessageMissed) => wait::Event::Message,
             Incoming::Push(Push::SubscribeDenied) => wait::Event::SubscribeDenied,
-            Incoming::Push(Push::Subscribed | Push::KeyChanged) => return Continue(()),
+            Incoming::Push(Push::KeyChanged) => return Continue(()),
         };
         self.apply(event)?;
         match self.own_holder {
@@ -385,14 +385,14 @@ impl<'a> Attempt<'a> {
                 Err(signal) => self.events.push_back(wait::Event::Signal(signal)),
             });
         }
-        let name = self.claim.lock().name();
         let outlook = Outlook {
+            width: report::line_width(),
             at: report::at_server(locks),
             this_host_only: report::this_host_only(locks),
             usual: self.usual,
             queues: true,
         };
-        let line = report::waiting_line(name, busy, age, &outlook);
+        let line = report::waiting_line(self.claim.lock().name(), busy, age, &outlook);
         systemd::status(&line);
         verbosity.progress(&line);
         answer

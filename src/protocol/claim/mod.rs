@@ -357,10 +357,10 @@ impl Claim {
         client: &mut Client,
         ttl: Duration,
     ) -> Result<Vec<LeaseState>, Error> {
-        let call = |claim: &Self| claim.check_call(ttl);
+        let calls = claims.iter().map(|claim| claim.check_call(ttl));
         client.with_connection(|connection, within| {
             connection.track_keys(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
-            connection.pipeline(claims.iter().map(call).collect(), within, checked)
+            connection.pipeline(calls.collect(), within, checked)
         })
     }
 
@@ -378,22 +378,9 @@ impl Claim {
     ) -> Result<Released, Error> {
         client.open_to_release()?;
         client.with_connection(|connection, within| {
-            self.release_over(connection, mode, true, is_slow, within)
+            let call = self.release_call(mode);
+            released(connection.release(None, call, SLOW_ANSWER, is_slow, within)?)
         })
-    }
-
-    /// Releases the lock. Tries the short script first, unless `is_hurried`.
-    fn release_over(
-        &self,
-        connection: &mut Connection,
-        mode: &ReleaseMode,
-        is_hurried: bool,
-        is_slow: impl FnOnce(),
-        within: Duration,
-    ) -> Result<Released, Error> {
-        let call = self.release_call(mode);
-        let short = (!is_hurried && self.frees(mode)).then(|| call.of(&FREE));
-        released(connection.release(short, call, SLOW_ANSWER, is_slow, within)?)
     }
 
     pub(super) fn release_call(&self, mode: &ReleaseMode) -> Call {
@@ -468,7 +455,7 @@ impl Claim {
                 }
                 // A migration usually ends sooner than a waiter would notice that the lock is free.
                 Err(error) if error.kind == ErrorKind::Moving => {
-                    (Err(error), patience.max(client.longest(1)))
+                    (Err(error), patience.max(client.timeout()))
                 }
                 Err(error) if client.deployment.may_fail_over() && error.kind.may_pass() => {
                     (Err(error), patience)
@@ -488,7 +475,7 @@ impl Claim {
         released
     }
 
-    /// Releases the lock once. Returns also whether all replicas that must confirm the release have it.
+    /// Releases the lock once, with the short script unless `is_hurried`. Returns also whether all replicas that must confirm the release have it.
     fn try_release(
         &self,
         client: &mut Client,
@@ -498,8 +485,10 @@ impl Claim {
     ) -> Result<(Released, bool), Error> {
         client.open_to_release()?;
         client.with_connection(|connection, within| {
-            let released = self.release_over(connection, mode, is_hurried, is_slow, within)?;
-            Ok((released, connection.is_followed(within)))
+            let call = self.release_call(mode);
+            let short = (!is_hurried && self.frees(mode)).then(|| call.of(&FREE));
+            let answer = connection.release(short, call, SLOW_ANSWER, is_slow, within)?;
+            Ok((released(answer)?, connection.is_followed(within)))
         })
     }
 }

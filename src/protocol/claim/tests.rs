@@ -406,7 +406,7 @@ impl Script {
             ..super::super::Access::default()
         };
         Self {
-            locks: super::super::Locks::new(access, Some("p:"), 0).unwrap(),
+            locks: super::super::Locks::new(&access, Some("p:"), 0).unwrap(),
             _directory: directory,
             renewals,
         }

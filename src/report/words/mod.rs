@@ -10,13 +10,8 @@ use crate::duration::milliseconds;
 pub use crate::protocol::THIS_HOST_ONLY;
 use crate::protocol::{Busy, ErrorKind, Frozen, Hold, Holder, Kept, Locks, Loss, Name, Who};
 
-/// Returns the command, its reason in parentheses, and the link to the job.
-pub fn describe_job(who: &Who) -> String {
-    describe_job_with(who, "", true)
-}
-
-/// Like [`describe_job`], with a note in parentheses, and with or without the link.
-pub fn describe_job_with(who: &Who, note: &str, has_link: bool) -> String {
+/// Returns the command, a note and its reason in parentheses, and the link to the job if `has_link`.
+pub fn describe_job(who: &Who, note: &str, has_link: bool) -> String {
     let reason = who.reason.as_deref().unwrap_or_default();
     let [note, reason] = [note, reason].map(|note| enclosed("(", &safe(note), ")"));
     let link = who.url.as_deref().filter(|_| has_link).unwrap_or_default();
@@ -283,6 +278,8 @@ pub fn after_refusal(locks: &Locks) -> String {
 /// Prospects of a waiter.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook {
+    /// Limit of the line, in columns.
+    pub width: usize,
     /// The server, as [`at_server`] names it.
     pub at: String,
     /// Warning that the lock excludes only clients on this host, if that is so.
@@ -319,22 +316,9 @@ fn rounded_up(left: Duration) -> String {
 }
 
 /// Returns `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m20s: ./deploy.sh (release-1.2); usually done in 4m, about
-/// 40s left; 2nd in line`. `old` is the age of the server's answer. On a terminal, the holder's description is cut.
+/// 40s left; 2nd in line`. `old` is the age of the server's answer. The holder's description is cut to the width.
 pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: &Outlook) -> String {
-    waiting_line_within(line_width(), name, busy, old, outlook)
-}
-
-/// Smallest width for the whole [`NO_URL`] in a waiting line, in columns.
-const WIDE: usize = 120;
-
-/// Returns [`waiting_line`], cut to this many columns.
-fn waiting_line_within(
-    width: usize,
-    name: &Name,
-    busy: &Busy,
-    old: Duration,
-    outlook: &Outlook,
-) -> String {
+    let width = outlook.width;
     let place = match outlook.this_host_only {
         // On a narrow terminal the holder is more important.
         Some(NO_URL) if width >= WIDE => format!("{NO_URL}; "),
@@ -403,6 +387,9 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
     let room = width.saturating_sub(PREFIX.len() + "Redis  ()".len() + lasting.len());
     format!("Redis {} ({lasting})", truncate(what, room))
 }
+
+/// Smallest width for the whole [`NO_URL`] in a waiting line, in columns.
+const WIDE: usize = 120;
 
 /// Narrowest useful description of a holder, and narrowest one beside full prospects, in columns.
 const LEAST: usize = 15;

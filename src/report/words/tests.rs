@@ -45,6 +45,13 @@ fn deploy() -> Name {
     "deploy".parse().unwrap()
 }
 
+fn outlook(width: usize) -> Outlook {
+    Outlook {
+        width,
+        ..Outlook::default()
+    }
+}
+
 #[test]
 fn what_is_quoted_has_an_end() {
     let long = || "x".repeat(2000);
@@ -68,7 +75,7 @@ fn what_is_quoted_has_an_end() {
         };
         for line in [
             busy_line(&deploy(), "", &busy),
-            waiting_line(&deploy(), &busy, Duration::ZERO, &Outlook::default()),
+            waiting_line(&deploy(), &busy, Duration::ZERO, &outlook(usize::MAX)),
         ] {
             assert!(line.contains("x…") && line.len() < 2000, "{line}");
         }
@@ -94,9 +101,9 @@ fn a_narrow_terminal_shows_what_to_expect_rather_than_the_command() {
         let outlook = Outlook {
             usual: usual.map(Duration::from_secs),
             queues: true,
-            ..Outlook::default()
+            ..outlook(width)
         };
-        let line = waiting_line_within(width, &deploy(), &busy, Duration::ZERO, &outlook);
+        let line = waiting_line(&deploy(), &busy, Duration::ZERO, &outlook);
         assert!(columns(PREFIX) + columns(&line) <= width.max(44), "{line}");
         line
     };
@@ -120,18 +127,21 @@ fn a_narrow_terminal_shows_what_to_expect_rather_than_the_command() {
 
 #[test]
 fn waiting_lines_and_refusals_name_a_server_of_another_host() {
-    let outlook = Outlook {
-        at: " at 10.0.0.5:6379".into(),
-        ..Outlook::default()
+    let at = " at 10.0.0.5:6379";
+    let line = |width| {
+        let outlook = Outlook {
+            at: at.into(),
+            ..outlook(width)
+        };
+        waiting_line(&deploy(), &blocked(), Duration::ZERO, &outlook)
     };
-    let line = |width| waiting_line_within(width, &deploy(), &blocked(), Duration::ZERO, &outlook);
+    let refusal = "lock \"deploy\" at 10.0.0.5:6379 is being handed over; 1 ahead";
+    assert_eq!(busy_line(&deploy(), at, &blocked()), refusal);
     let at = "waiting for \"deploy\" at 10.0.0.5:6379, being handed over; 1 ahead";
     assert_eq!(line(99), at);
     // On a narrow terminal the holder is more important.
     let narrow = "waiting for \"deploy\", being handed over; 1 ahead";
     assert_eq!(line(70), narrow);
-    let refusal = "lock \"deploy\" at 10.0.0.5:6379 is being handed over; 1 ahead";
-    assert_eq!(busy_line(&deploy(), &outlook.at, &blocked()), refusal);
 }
 
 #[test]
@@ -169,12 +179,13 @@ fn a_waiter_behind_a_freeze_sees_how_long_it_lasts_at_any_width() {
         }),
         ..blocked()
     };
-    let outlook = Outlook {
-        queues: true,
-        ..Outlook::default()
+    let line = |width| {
+        let outlook = Outlook {
+            queues: true,
+            ..outlook(width)
+        };
+        waiting_line(&deploy(), &busy, Duration::from_secs(1), &outlook)
     };
-    let second = Duration::from_secs(1);
-    let line = |width| waiting_line_within(width, &deploy(), &busy, second, &outlook);
     let all = "waiting for \"deploy\", frozen (16m35s left) by root@ops-1 (pid 4121): switching to green; 2nd in line";
     assert_eq!(line(columns(PREFIX) + columns(all)), all);
     let short = "waiting for \"deploy\", frozen (16m35s left) by root@ops-1…; 2nd in line";

@@ -1,11 +1,13 @@
 //! The sentinels of a URL, and their answers so far.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::super::endpoint::Server;
+use super::super::url::Address;
 use super::super::{Error, in_thread, lock};
 use super::answer::{About, Answer, ask};
 
@@ -18,13 +20,16 @@ pub(super) const LEAST: Duration = Duration::from_millis(250);
 /// Factor from the duration of the last answer to the next time limit. Both include connecting.
 const TIMES: u32 = 2;
 
-/// The sentinels of a URL.
-pub(super) struct Heard {
-    pub(super) nodes: Vec<Arc<Server>>,
-    /// Name of the primary, as they know it.
-    pub(super) primary: String,
+/// The sentinels of a URL, and the name under which they know the primary.
+pub struct Sentinels {
+    pub nodes: Vec<Arc<Server>>,
+    pub primary: String,
     /// The last answer of each sentinel, by its name in the URL.
     last: Mutex<BTreeMap<String, Last>>,
+    /// Number of the sentinel to ask next.
+    pub(super) turn: AtomicUsize,
+    /// Address of the primary, if the last attempt to reach it failed.
+    pub(super) failed: Mutex<Option<Address>>,
 }
 
 #[derive(Default)]
@@ -36,13 +41,14 @@ struct Last {
     sentinels: usize,
 }
 
-impl Heard {
-    pub(super) fn new(nodes: Vec<Arc<Server>>, primary: String) -> Arc<Self> {
-        let last = Mutex::default();
+impl Sentinels {
+    pub fn new(nodes: Vec<Arc<Server>>, primary: String) -> Arc<Self> {
         Arc::new(Self {
             nodes,
             primary,
-            last,
+            last: Mutex::default(),
+            turn: AtomicUsize::new(0),
+            failed: Mutex::default(),
         })
     }
 
@@ -66,9 +72,9 @@ impl Heard {
     pub(super) fn ask_all(self: &Arc<Self>, about: About, within: Duration) -> Answers {
         let (answers, coming) = channel();
         for node in &self.nodes {
-            let (node, heard) = (Arc::clone(node), Arc::clone(self));
+            let (node, all) = (Arc::clone(node), Arc::clone(self));
             // If a thread can't be started, that sentinel gives no answer.
-            let _ = in_thread(&answers, move || heard.ask(&node, about, within));
+            let _ = in_thread(&answers, move || all.ask(&node, about, within));
         }
         coming
     }
@@ -79,7 +85,7 @@ impl Heard {
     }
 
     /// Returns the longest time that any of them waits for a silent primary.
-    pub(super) fn down_after(&self) -> Option<Duration> {
+    pub fn down_after(&self) -> Option<Duration> {
         self.most(|last| last.down_after)
     }
 

@@ -13,54 +13,35 @@ mod poll;
 pub mod replicas;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use redis::{Value, cmd};
 
 use self::answer::About;
 pub use self::answer::Answer;
-pub use self::heard::Answers;
-use self::heard::Heard;
+pub use self::heard::{Answers, Sentinels};
 use self::poll::{Agreed, Poll};
 use super::connection::Connection;
-use super::endpoint::Server;
+use super::endpoint::{Search, Server};
 use super::error::{Cause, Error, ErrorKind};
-use super::kind::{Kind, Search};
 use super::replication::{Goal, Listed, Role};
 use super::resolve::resolve;
 use super::url::{Address, Login};
 use super::{left, lock};
 
-/// The sentinels of a URL, and the name under which they know the primary.
-pub struct Sentinels {
-    heard: Arc<Heard>,
-    /// Number of the sentinel to ask next.
-    turn: AtomicUsize,
-    /// Address of the primary, if the last attempt to reach it failed.
-    failed: Mutex<Option<Address>>,
-}
-
 impl Sentinels {
-    pub(super) fn new(nodes: Vec<Arc<Server>>, primary: String) -> Self {
-        Self {
-            heard: Heard::new(nodes, primary),
-            turn: AtomicUsize::new(0),
-            failed: Mutex::default(),
-        }
-    }
-
     /// Returns the error for a primary that is still away, without asking all sentinels: many clients may wait for a primary,
     /// and its sentinels need their time to replace it.
     fn is_still_away(&self, search: &Search) -> Option<Error> {
         let failed = lock(&self.failed).clone()?;
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let node = &self.heard.nodes[turn % self.heard.nodes.len()];
-        let within = search.left().min(self.heard.patience());
-        let answer = match self.heard.ask(node, About::Primary, within) {
+        let node = &self.nodes[turn % self.nodes.len()];
+        let within = left(search.until).min(self.patience());
+        let answer = match self.ask(node, About::Primary, within) {
             Ok(answer) => answer,
-            Err(error) => return search.left().is_zero().then_some(error),
+            Err(error) => return left(search.until).is_zero().then_some(error),
         };
         if answer.address != failed {
             return None;
@@ -70,13 +51,13 @@ impl Sentinels {
         (server.login, server.database) = (Login::default(), 0);
         server.fresh_password = None;
         let server = Arc::new(server);
-        let error = search.connect(&server, &[cmd("PING")]).err()?;
+        let error = Connection::open(&server, left(search.until), &[cmd("PING")]).err()?;
         let is_away = error.kind == ErrorKind::Unreachable;
         is_away.then(|| self.unreachable(&answer.by, &error, &server))
     }
 
     /// Asks all sentinels at once for the primary, and for its replicas if `names_each`. Returns the answer of the majority.
-    fn agreed(&self, names_each: bool, within: Duration) -> Result<Agreed, Error> {
+    fn agreed(self: &Arc<Self>, names_each: bool, within: Duration) -> Result<Agreed, Error> {
         let about = if names_each {
             About::Replicas
         } else {
@@ -84,21 +65,22 @@ impl Sentinels {
         };
         let mut poll = Poll {
             names_each,
-            coming: self.heard.ask_all(about, within),
+            coming: self.ask_all(about, within),
             until: Instant::now() + within,
-            known: self.heard.sentinels(),
-            asked: self.heard.nodes.len(),
+            known: self.sentinels(),
+            asked: self.nodes.len(),
             answers: Vec::new(),
             silent: Vec::new(),
         };
-        poll.wait().ok_or_else(|| poll.error(&self.heard.primary))
+        poll.wait().ok_or_else(|| poll.error(&self.primary))
     }
 
     /// Connects to the server that sentinels name, if it reports itself primary.
     fn connect(&self, agreed: Agreed, search: &Search) -> Result<Connection, Error> {
         let server = Arc::new(search.last.at(agreed.address.clone()));
         *lock(&self.failed) = Some(agreed.address.clone());
-        let open = |server: &Arc<Server>| search.connect(server, &[cmd("ROLE")]);
+        let open =
+            |server: &Arc<Server>| Connection::open(server, left(search.until), &[cmd("ROLE")]);
         let opened = open(&server).or_else(|error| {
             let is_tls = error.has_cause(Cause::Tls);
             let named = is_tls.then(|| self.named(&agreed.address, search.until));
@@ -112,7 +94,7 @@ impl Sentinels {
         if Role::parse(role).is_none() {
             let message = format!(
                 "the sentinel at {} names {server} as the primary \"{}\", but that server reports itself a replica; try again when the failover is over",
-                agreed.by, self.heard.primary
+                agreed.by, self.primary
             );
             return Err(Error::new(ErrorKind::NoPrimary, message));
         }
@@ -128,7 +110,7 @@ impl Sentinels {
             return None;
         };
         let number: IpAddr = host.parse().ok()?;
-        let hosts = self.heard.nodes.iter().map(|node| node.address.host());
+        let hosts = self.nodes.iter().map(|node| node.address.host());
         let mut hosts = hosts.filter(|host| host.parse::<IpAddr>().is_err());
         let is_it = |host: &&str| {
             let share = Instant::now() + left(until) / 4;
@@ -158,38 +140,41 @@ impl Sentinels {
         } else {
             ""
         };
-        let name = &self.heard.primary;
+        let name = &self.primary;
         Error::new(
             kind,
             format!("the primary \"{name}\" that the sentinel at {by} names: {error}{hint}"),
         )
         .because(error.cause.clone())
     }
-}
 
-impl Kind for Sentinels {
-    fn open(&self, search: &Search) -> Result<Connection, Error> {
+    /// Connects to the primary that most sentinels name.
+    pub(super) fn open(self: &Arc<Self>, search: &Search) -> Result<Connection, Error> {
         if let Some(error) = self.is_still_away(search) {
             return Err(error);
         }
-        self.connect(self.agreed(search.needs_all, search.left())?, search)
+        self.connect(self.agreed(search.needs_all, left(search.until))?, search)
     }
 
-    /// If too few sentinels answer, connects to the last primary.
-    fn open_to_release(&self, search: &Search) -> Result<Connection, Error> {
-        match self.agreed(search.needs_all, search.left() / 2) {
+    /// Like [`Self::open`], for a release. If too few sentinels answer, connects to the last primary.
+    pub(super) fn open_to_release(self: &Arc<Self>, search: &Search) -> Result<Connection, Error> {
+        match self.agreed(search.needs_all, left(search.until) / 2) {
             Err(_) if search.last.was_reached() => {
-                let opened = search.connect(&search.last, &[cmd("ROLE")]);
+                let opened = Connection::open(&search.last, left(search.until), &[cmd("ROLE")]);
                 opened.map(|(connection, _)| connection)
             }
             agreed => self.connect(agreed?, search),
         }
     }
 
-    /// Asks all sentinels. Under `REDLOCK_SYNC=all` the next grant and renewal over this connection are valid only if most of
+    /// Returns true if most sentinels name another server than that of the connection. Under `REDLOCK_SYNC=all` the next grant and renewal over this connection are valid only if most of
     /// them name its server.
-    fn has_moved(&self, connection: &mut Connection, within: Duration) -> bool {
-        let within = self.heard.patience().min(within / 2);
+    pub(super) fn has_moved(
+        self: &Arc<Self>,
+        connection: &mut Connection,
+        within: Duration,
+    ) -> bool {
+        let within = self.patience().min(within / 2);
         let (is_moved, goal) = match self.agreed(connection.confirming.needs_all(), within) {
             Err(error) => (false, Goal::None(error.to_string())),
             Ok(Agreed { address, .. }) if address != connection.server().address => {
@@ -202,17 +187,10 @@ impl Kind for Sentinels {
         is_moved
     }
 
-    fn down_after(&self) -> Option<Duration> {
-        self.heard.down_after()
-    }
-
-    fn witnesses(&self) -> &[Arc<Server>] {
-        &self.heard.nodes
-    }
-
-    fn roll_call(&self, within: Duration) -> Option<(String, Answers)> {
-        let coming = self.heard.ask_all(About::Report, within);
-        Some((self.heard.primary.clone(), coming))
+    /// Asks all sentinels for a report. Returns the name of the primary and their answers.
+    pub fn roll_call(self: &Arc<Self>, within: Duration) -> (String, Answers) {
+        let coming = self.ask_all(About::Report, within);
+        (self.primary.clone(), coming)
     }
 }
 

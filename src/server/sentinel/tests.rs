@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::channel;
 
 use super::replicas::{KnownReplica, PRIORITY, promotable_replicas};
@@ -9,8 +11,6 @@ use super::*;
 use crate::protocol::{Access, Claim, HoldOutcome, Locks, ReleaseMode, Released, Token};
 use crate::server::endpoint::Part;
 use crate::server::replication::{Quorum, Replication};
-use crate::server::tls::TlsFiles;
-use crate::server::url::{Login, UrlOrigin};
 
 fn tcp(host: &str, port: u16) -> Address {
     Address::Tcp {
@@ -371,14 +371,13 @@ struct Fake {
 }
 
 fn server(at: u16, part: Part) -> Arc<Server> {
-    Arc::new(Server::new(
-        (tcp("127.0.0.1", at), part),
-        (Login::default(), 0),
-        UrlOrigin::default(),
-        TlsFiles::default(),
-        Duration::from_secs(20),
-        "",
-    ))
+    let access = Access {
+        timeout: Duration::from_secs(20),
+        ..Access::default()
+    };
+    let place = (tcp("127.0.0.1", at), part);
+    let login = (Login::default(), 0);
+    Arc::new(Server::new(place, login, None, &access, ""))
 }
 
 /// Returns the words of the first request among these bytes, and its end, or `None` before it is complete.
@@ -465,7 +464,7 @@ fn fake(number: usize, says: Says) -> Fake {
 }
 
 /// Starts three sentinels that name this port.
-fn three(port: u16) -> (Sentinels, Vec<Fake>) {
+fn three(port: u16) -> (Arc<Sentinels>, Vec<Fake>) {
     let says = Says {
         port,
         others: 2,
@@ -498,7 +497,7 @@ fn locks(fakes: &[Fake]) -> (Locks, Claim) {
         timeout: LONG,
         ..Access::default()
     };
-    let locks = Locks::new(access, None, 0).unwrap();
+    let locks = Locks::new(&access, None, 0).unwrap();
     let token = Token::read("t:h:1".into()).expect("a token");
     let claim = Claim::resume(locks.lock("a".parse().expect("a name")), token);
     (locks, claim)
@@ -563,13 +562,13 @@ const ANY: bool = false;
 
 const LONG: Duration = Duration::from_secs(20);
 
-fn open(sentinels: &Sentinels, names_each: bool) -> Result<Connection, Error> {
+fn open(sentinels: &Arc<Sentinels>, names_each: bool) -> Result<Connection, Error> {
     open_within(LONG, sentinels, names_each)
 }
 
 fn open_within(
     within: Duration,
-    sentinels: &Sentinels,
+    sentinels: &Arc<Sentinels>,
     names_each: bool,
 ) -> Result<Connection, Error> {
     let mut connection = sentinels.open(&search(&server(1, Part::Primary), within, names_each))?;

@@ -58,11 +58,13 @@ pub fn examine(
     until: Instant,
 ) -> (String, Vec<Finding>) {
     let locks = &settings.locks;
+    let place = locks.server().to_string();
     if settings.may_lack_the_url() {
         let unknown = unknown(NO_SETTINGS);
-        return (locks.to_string(), named("connection", [unknown]).collect());
+        return (place, named("connection", [unknown]).collect());
     }
-    let roll_call = locks.deployment.kind.roll_call(SENTINEL_WITHIN);
+    let sentinels = locks.deployment.sentinels();
+    let roll_call = sentinels.map(|sentinels| sentinels.roll_call(SENTINEL_WITHIN));
     let mut client = locks.client();
     let connected = connect(locks, &mut client, until);
     let mut server = Server {
@@ -70,7 +72,7 @@ pub fn examine(
         quorum: settings.quorum(),
         place: match &roll_call {
             Some((primary, _)) if connected.is_err() => format!("\"{primary}\""),
-            _ => locks.to_string(),
+            _ => place,
         },
         redis_cli: locks.server().redis_cli(),
         client,
@@ -419,8 +421,8 @@ impl Server<'_> {
     /// Splits an error into its description and its fix. Drops the server, which is in the heading.
     fn parts(&self, error: &Error) -> (String, String) {
         let start = format!("Redis at {}", self.place);
-        let message = error.message();
-        let message = message.strip_prefix(&start).unwrap_or(message);
+        let message = error.message.strip_prefix(&start);
+        let message = message.unwrap_or(&error.message);
         let message = message.trim_start_matches([':', ' ']);
         let message = message.strip_prefix("is not ready: ").unwrap_or(message);
         let (message, fix) = message.split_once("; ").unwrap_or((message, ""));

@@ -38,7 +38,7 @@ impl Server<'_> {
             let fix = "if this lasts longer than a failover, see the sentinels' logs";
             fail(dispute, fix)
         } else if let Some(error) = error {
-            let message = format!("{message}: {}", error.message());
+            let message = format!("{message}: {}", error.message);
             warn(message, error.next_step(false))
         } else if let Some(Vote { by, .. }) = self.votes.iter().find(is_low) {
             let loss = format!("{by} has a quorum below {most}: a minority may start a failover");

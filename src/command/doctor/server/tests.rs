@@ -8,11 +8,11 @@ fn judged(url: &str, info: &str, judge: fn(&mut Server) -> Finding) -> String {
         timeout: Duration::from_secs(1),
         ..Access::default()
     };
-    let locks = Locks::new(access, None, 0).unwrap();
+    let locks = Locks::new(&access, None, 0).unwrap();
     let mut server = Server {
         client: locks.client(),
         redis_cli: locks.server().redis_cli(),
-        place: locks.to_string(),
+        place: locks.server().to_string(),
         findings: Vec::new(),
         until: Instant::now(),
         connected: Ok(Duration::ZERO),
