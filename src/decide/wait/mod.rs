@@ -18,7 +18,7 @@ use self::timing::{heartbeat, is_short, next, poll_interval};
 use crate::clock::Moment;
 use crate::decide::lease::{Lease, Terms, shortest_for};
 use crate::decide::renewals::LockNews;
-use crate::protocol::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, Place, Who};
+use crate::protocol::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, Place};
 use crate::signal::{SIGTSTP, ends_waiting};
 
 /// Options and circumstances of a wait.
@@ -106,25 +106,15 @@ pub enum Action {
 pub enum End {
     /// The lock is acquired.
     Acquired(Taken),
-    /// The lock stayed busy.
-    Busy(Rc<Busy>),
-    /// As many runs wait already as the run accepts.
-    Crowded(u32),
-    /// This newer run has superseded this one.
-    Superseded(Box<Who>),
-    /// This client has removed the run from the queue.
-    Removed(Box<Who>),
+    /// The server's answer ends the wait. `Held`: the lock came several times so late that its lease was almost
+    /// over.
+    Answered(Acquired),
     /// This run must break this cycle.
     Deadlock(Vec<CycleMember>),
-    /// A run succeeded this long ago, which is recent enough.
-    RecentSuccess(Duration),
-    /// A lock that was held already is lost, or another run wants it.
-    HeldLockGone(LockNews),
-    /// The locks that were held already couldn't be renewed in time.
-    NotRenewed,
+    /// A lock that was held already is lost, or another run wants it. `None`: the locks that were held already
+    /// couldn't be renewed in time.
+    HeldLockGone(Option<LockNews>),
     Interrupted(i32),
-    /// The lock came several times so late that its lease was almost over.
-    TooSlow,
     Failed(protocol::Error),
 }
 
@@ -307,7 +297,7 @@ impl Wait {
             // No work runs under a lease yet.
             Event::Signal(_) | Event::News(LockNews::Held { .. } | LockNews::Failed(_)) => {}
             // Without the locks that are held already, the awaited lock is useless.
-            Event::News(news) => self.end(End::HeldLockGone(news)),
+            Event::News(news) => self.end(End::HeldLockGone(Some(news))),
             Event::Failed(error) => self.on_failure(error, now),
             Event::SubscribeDenied => {
                 if let Some(place) = &mut self.place {
@@ -364,7 +354,7 @@ impl Wait {
     /// Looks at the clock: first whether the locks that are held already are safe.
     fn on_tick(&mut self, held: Option<Lease>, now: Moment) {
         if held.is_some_and(|lease| now >= lease.stop_at()) {
-            return self.end(End::NotRenewed);
+            return self.end(End::HeldLockGone(None));
         }
         self.show_outage(now);
         match &self.phase {
@@ -437,6 +427,7 @@ impl Wait {
             self.actions.push(Action::ShowAnswer);
         }
         self.is_known = match &answer {
+            // A run that was removed may have been granted the lock before, and must release it.
             Acquired::Held { .. } | Acquired::Removed(_) => true,
             Acquired::Crowded(_) | Acquired::Superseded(_) => self.unanswered,
             // Without a place the server keeps nothing of this run.
@@ -456,19 +447,18 @@ impl Wait {
                 if self.too_late < MOST_TOO_LATE {
                     self.ask(now);
                 } else {
-                    self.end(End::TooSlow);
+                    self.end(End::Answered(answer));
                 }
             }
-            Acquired::RecentSuccess(ago) => self.end(End::RecentSuccess(ago)),
-            Acquired::Crowded(waiting) => self.end(End::Crowded(waiting)),
-            Acquired::Superseded(by) => self.end(End::Superseded(by)),
-            // The run must release the lock, which may have been granted to it before the removal.
-            Acquired::Removed(by) => self.end(End::Removed(by)),
             Acquired::Busy(busy) => {
                 self.contact = Contact::Answers;
                 self.was_busy = true;
-                self.remain_queued(Rc::new(busy), sent, now);
+                self.remain_queued(busy, sent, now);
             }
+            Acquired::RecentSuccess(_)
+            | Acquired::Crowded(_)
+            | Acquired::Superseded(_)
+            | Acquired::Removed(_) => self.end(End::Answered(answer)),
         }
     }
 
@@ -485,7 +475,7 @@ impl Wait {
     }
 
     /// Waits for a busy lock in its queue.
-    fn remain_queued(&mut self, busy: Rc<Busy>, sent: Moment, now: Moment) {
+    fn remain_queued(&mut self, busy: Busy, sent: Moment, now: Moment) {
         let before = self.place.unwrap_or_default();
         let place = Place {
             ticket: busy.ticket.or(before.ticket),
@@ -503,7 +493,7 @@ impl Wait {
             heartbeat(ahead)
         };
         let Some(at) = next(self.policy.limit, pause, ahead, left, now) else {
-            return self.end(End::Busy(busy));
+            return self.end(End::Answered(Acquired::Busy(busy)));
         };
         let was_queued = self.place.replace(place).is_some();
         if !was_queued {
@@ -517,7 +507,7 @@ impl Wait {
         let search = search.filter(|_| self.policy.holds_others);
         let looks = [search.map(|after| self.began + *after), first];
         self.phase = Phase::Queued {
-            busy,
+            busy: Rc::new(busy),
             sent,
             heard: now,
             until: looks.into_iter().flatten().fold(at, Moment::min),

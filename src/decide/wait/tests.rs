@@ -4,7 +4,7 @@ use super::*;
 use crate::protocol::ErrorKind::{
     self, Config, Crowded, Loading, NoPrimary, NotNow, NotReplicated, Refused, Unreachable,
 };
-use crate::protocol::{Holder, Limit, Loss};
+use crate::protocol::{Holder, Limit, Loss, Who};
 use crate::signal::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
 const START: Moment = Moment::at(Duration::from_secs(100));
@@ -144,8 +144,13 @@ fn words(actions: &[Action]) -> String {
         Action::ShowAnswer => "show answer".into(),
         Action::End(End::Interrupted(signal)) => format!("end: signal {signal}"),
         Action::End(End::Acquired(taken)) if taken.granted.is_some() => "end: Granted".into(),
+        Action::End(End::Answered(Acquired::Held { .. })) => "end: TooSlow".into(),
+        Action::End(End::HeldLockGone(None)) => "end: NotRenewed".into(),
         Action::End(end) => {
-            let end = format!("{end:?}");
+            let end = match end {
+                End::Answered(answer) => format!("{answer:?}"),
+                end => format!("{end:?}"),
+            };
             format!("end: {}", end.split([' ', '(']).next().unwrap())
         }
     });
