@@ -164,18 +164,6 @@ enum Phase {
     Over,
 }
 
-/// State of the contact with the server.
-#[derive(Clone, Copy, Debug)]
-enum Contact {
-    /// The server has never answered.
-    Unreached,
-    Answers,
-    /// The server has answered before, or others know of it, but it has failed since this moment.
-    Fails {
-        since: Moment,
-    },
-}
-
 /// Delays of the first searches for a deadlock. The second one is for waiters that began to wait at the same
 /// moment, and hadn't published that yet. Later each heartbeat searches.
 const SEARCH_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
@@ -196,7 +184,8 @@ pub struct Wait {
     policy: Policy,
     began: Moment,
     phase: Phase,
-    contact: Contact,
+    /// The server has answered.
+    is_reached: bool,
     pace: Pace,
     /// The place in the queue; none before the lock was first busy.
     place: Option<Place>,
@@ -204,8 +193,6 @@ pub struct Wait {
     is_known: bool,
     /// A request was sent and not answered, so it may still arrive.
     unanswered: bool,
-    /// The lock was busy.
-    was_busy: bool,
     /// Number of times that the lock came when its lease was almost over.
     too_late: u32,
     /// Number of first searches for a deadlock that are done.
@@ -226,16 +213,11 @@ impl Wait {
             policy,
             began,
             phase: Phase::Connecting { until: began },
-            contact: if policy.awaits_server {
-                Contact::Answers
-            } else {
-                Contact::Unreached
-            },
+            is_reached: policy.awaits_server,
             pace: Pace::default(),
             place: None,
             is_known: false,
             unanswered: false,
-            was_busy: false,
             too_late: 0,
             searches: 0,
             waiting_for: heartbeat(0) * HEARTBEATS,
@@ -327,9 +309,7 @@ impl Wait {
             Event::Sent(sent, within) => {
                 // The short script was answered, but the outage goes on, because the whole script may never
                 // be.
-                if let (Phase::Asking { .. }, Contact::Unreached) = (&self.phase, self.contact) {
-                    self.contact = Contact::Answers;
-                }
+                self.is_reached |= matches!(self.phase, Phase::Asking { .. });
                 if let Phase::Sending { asked } | Phase::Asking { asked, .. } = self.phase {
                     self.is_known = true;
                     let until = sent + within;
@@ -414,9 +394,7 @@ impl Wait {
         let Phase::Asking { asked, sent, .. } = self.phase else {
             return;
         };
-        if let Contact::Unreached = self.contact {
-            self.contact = Contact::Answers;
-        }
+        self.is_reached = true;
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => return self.retry_or_fail(error, asked, now),
@@ -450,11 +428,7 @@ impl Wait {
                     self.end(End::Answered(answer));
                 }
             }
-            Acquired::Busy(busy) => {
-                self.contact = Contact::Answers;
-                self.was_busy = true;
-                self.remain_queued(busy, sent, now);
-            }
+            Acquired::Busy(busy) => self.remain_queued(busy, sent, now),
             Acquired::RecentSuccess(_)
             | Acquired::Crowded(_)
             | Acquired::Superseded(_)
@@ -464,7 +438,7 @@ impl Wait {
 
     /// Returns the acquired lock, with the time of the wait if the lock was busy.
     fn taken(&self, lease: Lease, fence: u64, slot: u32, now: Moment) -> Taken {
-        let waited = self.was_busy.then(|| now.since(self.began));
+        let waited = self.place.map(|_| now.since(self.began));
         Taken {
             lease,
             fence,

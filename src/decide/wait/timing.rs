@@ -123,7 +123,8 @@ impl Pace {
 pub struct Outage {
     /// The present error. A log shows each change of it.
     pub kind: ErrorKind,
-    since: Moment,
+    /// Time of the first request that failed.
+    pub since: Moment,
     /// Progress is shown on a line that can be rewritten.
     single_line: bool,
     /// Time of the next message, if any.
