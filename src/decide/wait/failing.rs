@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::timing::{FAILOVER, Outage, RECONNECT, WaitLimit, reconnect};
+use super::timing::{FAILOVER, Outage, RECONNECT, reconnect};
 use super::{Action, End, Phase, Wait};
 use crate::clock::Moment;
 use crate::protocol::{self, ErrorKind};
@@ -68,14 +68,11 @@ impl Wait {
 
     /// Returns until when to retry a server that has failed in this way `since` a moment; `None`: for ever.
     fn tries_until(&self, kind: ErrorKind, since: Moment) -> Option<Moment> {
-        let limit = match self.policy.limit {
-            WaitLimit::Forever => None,
-            WaitLimit::Until(end) if end > self.began => Some(end),
-            WaitLimit::Until(_) if kind.will_pass() => {
-                Some(self.began + self.policy.answer_may_take)
-            }
-            WaitLimit::Until(_) => Some(self.began + self.policy.failover_may_take),
-        };
+        let limit = self.policy.limit.map(|end| match end {
+            end if end > self.began => end,
+            _ if kind.will_pass() => self.began + self.policy.answer_may_take,
+            _ => self.began + self.policy.failover_may_take,
+        });
         let silence = self.policy.silence.filter(|_| kind.is_unreachable());
         let silence = silence.map(|silence| since + silence);
         limit.into_iter().chain(silence).min()

@@ -13,7 +13,7 @@ mod timing;
 use std::rc::Rc;
 use std::time::Duration;
 
-pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit};
+pub use self::timing::{Outage, Pace, ProgressSchedule};
 use self::timing::{heartbeat, is_short, next, poll_interval};
 use crate::clock::Moment;
 use crate::decide::lease::{Lease, Terms, shortest_for};
@@ -25,7 +25,8 @@ use crate::signal::{SIGTSTP, ends_waiting};
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is one option, or one fact.
 pub struct Policy {
-    pub limit: WaitLimit,
+    /// Time until which the user wants to wait, if not for ever; a past moment means not at all.
+    pub limit: Option<Moment>,
     /// Parameters of the lease to request.
     pub terms: Terms,
     /// The work may start on an unconfirmed grant.
@@ -239,10 +240,8 @@ impl Wait {
 
     /// Returns the latest end with a silent server: the time to wait plus that of one answer.
     pub fn ends_by(&self) -> Option<Moment> {
-        match self.policy.limit {
-            WaitLimit::Until(end) if end > self.began => Some(end + self.policy.answer_may_take),
-            WaitLimit::Until(_) | WaitLimit::Forever => None,
-        }
+        let end = self.policy.limit.filter(|end| *end > self.began)?;
+        Some(end + self.policy.answer_may_take)
     }
 
     /// Returns the time limit for the last answer. The rest is for taking back whatever the request did.

@@ -22,10 +22,6 @@ fn at(ms: u64) -> Moment {
     START + Duration::from_millis(ms)
 }
 
-fn until(ms: u64) -> WaitLimit {
-    WaitLimit::Until(at(ms))
-}
-
 /// Returns the usual policy with a change.
 fn policy_with(change: impl FnOnce(&mut Policy)) -> Policy {
     let mut policy = policy();
@@ -35,7 +31,7 @@ fn policy_with(change: impl FnOnce(&mut Policy)) -> Policy {
 
 fn policy() -> Policy {
     Policy {
-        limit: WaitLimit::Forever,
+        limit: None,
         terms: TERMS,
         starts_on_grant: true,
         holds_others: false,
@@ -50,7 +46,7 @@ fn policy() -> Policy {
 }
 
 fn limited(ms: u64) -> Policy {
-    policy_with(|it| it.limit = until(ms))
+    policy_with(|it| it.limit = Some(at(ms)))
 }
 
 fn in_a_job() -> Policy {
@@ -505,7 +501,7 @@ fn a_server_that_was_reached_is_waited_for_as_long_as_a_busy_lock() {
     // In a failover no replica can confirm anything for a while.
     let mut all = policy_with(|it| it.awaits_replicas = true);
     assert_eq!(gives_up(all, NotReplicated), None);
-    all.limit = until(7_000);
+    all.limit = Some(at(7_000));
     assert_eq!(gives_up(all, NotReplicated), Some(7_000));
 }
 
@@ -562,7 +558,7 @@ fn a_server_that_will_be_ready_is_waited_for_as_long_as_a_busy_lock() {
     let mut first = policy_with(|it| it.awaits_server = false);
     // For longer than a TTL.
     assert_eq!(gives_up(first, Loading), None);
-    first.limit = until(0);
+    first.limit = Some(at(0));
     for kind in [Loading, NotNow, Crowded] {
         assert_eq!(gives_up(first, kind), Some(2_000), "{kind:?}");
     }
@@ -657,7 +653,7 @@ fn a_look_for_a_deadlock_that_was_not_made_is_made_later() {
 #[test]
 fn a_look_for_a_deadlock_ends_when_the_last_question_has_to_be_answered() {
     let limited = Policy {
-        limit: until(1_100),
+        limit: Some(at(1_100)),
         ..in_a_job()
     };
     let mut waiter = Waiter::queued(limited, &busy());

@@ -18,7 +18,7 @@ use super::{Acquisition, Requester, deadlock, in_background, random_fraction};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::renewals::LockNews;
-use crate::decide::wait::{self, Wait, WaitLimit};
+use crate::decide::wait::{self, Wait};
 use crate::protocol::{
     Acquired, Busy, Cause, Claim, Client, Error, ErrorKind, Incoming, Limit, Place, Push,
     ReleaseMode, SkipReason, WaitEdge, Who,
@@ -97,8 +97,15 @@ impl<'a> Attempt<'a> {
         let locks = &acquisition.settings.locks;
         let fails_over = locks.deployment.may_fail_over();
         let is_known = fails_over && held.client.server().was_reached();
+        let wait = if options.no_wait {
+            Some(Duration::ZERO)
+        } else {
+            options.wait
+        };
         let policy = wait::Policy {
-            limit: WaitLimit::since(started, options.no_wait, options.wait),
+            limit: wait
+                .filter(|wait| *wait < Duration::MAX)
+                .map(|wait| started + wait),
             terms: acquisition.terms,
             starts_on_grant: acquisition.starts_on_grant,
             holds_others: !(acquisition.inherited.is_empty() && held.all.is_empty()),
