@@ -344,7 +344,8 @@ impl Run<'_> {
         } = self;
         // Earlier output must come before COMMAND's, especially if it erases a line of the terminal.
         stderr::flush(FLUSH_BEFORE_START);
-        let fences = Hook::fences(&acquisition.names, &holds);
+        let locks = holds.in_order(&acquisition.names);
+        let fences = locks.map(|hold| hold.fence).collect();
         let hook = self.hook(fences, waited_ms);
         let terms = Terms {
             policy: Policy {

@@ -19,7 +19,6 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value as Json, json};
 
-use super::HeldLocks;
 use super::environment::list_of;
 use super::tree::Tree;
 use crate::clock::now;
@@ -69,16 +68,6 @@ pub struct News {
 }
 
 impl Hook<'_> {
-    /// Returns the fencing tokens of these locks.
-    pub fn fences(names: &[Name], holds: &HeldLocks) -> Vec<u64> {
-        let fence = |name: &Name| {
-            let mut all = holds.all.iter();
-            let hold = all.find(|hold| hold.claim.lock().name() == name)?;
-            Some(hold.fence)
-        };
-        names.iter().filter_map(fence).collect()
-    }
-
     /// Calls the script. A failure doesn't affect the run.
     pub fn tell(&self, news: &News, verbosity: Verbosity) {
         let started = open_null().and_then(|null| self.call(news, null));

@@ -464,7 +464,7 @@ impl<'a> Supervision<'a> {
             self.holds.start_watchdog(&self.child);
             self.tell_watchdog();
         }
-        self.holds.renew();
+        self.holds.renew_if_due();
         self.look_at_work();
     }
 

@@ -114,13 +114,10 @@ impl Attempt<'_> {
             guard: None,
             waited: taken.waited,
         };
-        match taken.granted {
-            Some(lasting) => {
-                let lasting = lasting.saturating_sub(self.acquisition.terms.clock_skew);
-                let client = self.client.hand_over();
-                self.held.add_grant(hold, taken.lease, lasting, client);
-            }
-            None => self.held.add(hold, taken.lease),
+        self.held.add(hold, taken.lease);
+        if let Some(lasting) = taken.granted {
+            let lasting = lasting.saturating_sub(self.acquisition.terms.clock_skew);
+            self.held.renewals.add_grant(lasting);
         }
     }
 

@@ -291,9 +291,7 @@ impl<'a> Attempt<'a> {
         if self.apply(event)? {
             return Continue(());
         }
-        if self.held.renewals.renewal_is_due(now()) {
-            self.held.renew();
-        }
+        self.held.renew_if_due();
         let stop = self.held.lease().map(|lease| lease.stop_at());
         let due = self.wait.due().into_iter().chain(self.held.due());
         needed(self.timer.set(due.chain(stop).min()))?;
@@ -445,9 +443,7 @@ impl<'a> Attempt<'a> {
             poll::sleep(own.chain(self.held.poll_fds()), None)?;
             let news = self.held.news().into_iter().map(wait::Event::News);
             self.events.extend(news);
-            if self.held.renewals.renewal_is_due(now()) {
-                self.held.renew();
-            }
+            self.held.renew_if_due();
             Ok(())
         })
     }
