@@ -203,9 +203,9 @@ impl Session {
         self.walk = walk;
     }
 
-    /// Records that some process of COMMAND's tree may not be signalled.
-    pub fn was_refused(&mut self) {
-        self.refused = true;
+    /// Records that some process of COMMAND's tree may not be signalled. Returns true if that was known.
+    pub fn was_refused(&mut self) -> bool {
+        std::mem::replace(&mut self.refused, true)
     }
 
     /// Returns when to look at the clock again.

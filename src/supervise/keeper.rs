@@ -98,6 +98,7 @@ pub fn leave_behind(
         reaped: false,
         tree: target.tree,
         walk: Duration::ZERO,
+        refused: Vec::new(),
         script: Some(target.script),
     };
     // Ids of reentered locks are left out, because the outer job's other work has them as well.

@@ -68,9 +68,7 @@ impl Script {
     /// Signals the script and the recorded processes of its tree.
     fn signal_all(&self, tree: &Tree, signal: i32) {
         let _ = self.process.signal(signal);
-        for process in &tree.found {
-            process.signal(signal);
-        }
+        tree.signal_found(signal);
     }
 
     /// Records the processes that the script has started, as far as there is time: its

@@ -169,6 +169,12 @@ impl Tree {
         }
     }
 
+    /// Signals the recorded members. Returns the number of those that could be signalled.
+    pub fn signal_found(&self, signal: i32) -> usize {
+        let all = self.found.iter();
+        all.filter(|process| process.signal(signal)).count()
+    }
+
     /// Returns all members except the root that may still be alive.
     pub fn left(&self) -> Vec<Pid> {
         let mut left = Vec::new();
