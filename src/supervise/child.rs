@@ -11,10 +11,11 @@ use nix::unistd::{Pid, getpgid};
 
 use crate::clock::{Moment, now};
 use crate::decide::job_control::StoppedBy;
+use crate::decide::session::Event;
 use crate::signal::{SIGINT, Signals};
 use crate::supervise::environment::Environment;
 use crate::supervise::procfs::{Process, Stat, is_alive};
-use crate::supervise::script::{Reaped, Script};
+use crate::supervise::script::Script;
 use crate::supervise::tree::{Evidence, Tree};
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 use crate::variables::VARIABLES;
@@ -317,9 +318,9 @@ impl Child {
         self.tree.visit(until, send);
     }
 
-    /// Reaps ended children. Returns the next result that matters, or `None` if there is
-    /// none yet. Adopted orphans, and children that were there before COMMAND, don't matter.
-    pub fn reap(&mut self) -> io::Result<Option<Reaped>> {
+    /// Reaps ended children. Returns the next end that matters, or `None` if there is none yet: that of the
+    /// child, and then that of its tree, if the kernel confirms that nothing of it is left. Adopted orphans, and children that were there before COMMAND, don't matter.
+    pub fn reap(&mut self) -> io::Result<Option<Event<'static>>> {
         if let Some(script) = &mut self.script {
             return Ok(script.reap(self.pid, &mut self.reaped, &mut self.tree));
         }
@@ -330,7 +331,7 @@ impl Child {
                     self.tree.forget(pid);
                     if pid == self.pid {
                         self.reaped = true;
-                        return Ok(Some(Reaped::Child(status)));
+                        return Ok(Some(Event::Ended(status)));
                     }
                     continue;
                 }
@@ -338,7 +339,7 @@ impl Child {
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => self.reaped,
                 Err(error) => return Err(error),
             };
-            return Ok(has_none.then_some(Reaped::Tree));
+            return Ok(has_none.then_some(Event::TreeEnded));
         }
     }
 }

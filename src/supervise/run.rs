@@ -28,7 +28,7 @@ use crate::signal::{
 use crate::supervise::child::Child;
 pub use crate::supervise::child::Work;
 use crate::supervise::procfs::Stat;
-use crate::supervise::script::{Reaped, Script};
+use crate::supervise::script::Script;
 use crate::supervise::watchdog::Watchdog;
 use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes, poll};
 use crate::systemd;
@@ -289,15 +289,10 @@ impl<'a> Supervision<'a> {
         let until = now() + GIVE_UP_WITHIN;
         while now() < until && !self.session.is_over() {
             self.child.kill();
-            let event = match self.child.reap() {
-                Ok(Some(Reaped::Tree)) => session::Event::TreeEnded,
-                Ok(Some(Reaped::Child(status))) => session::Event::Ended(status),
-                Ok(None) | Err(_) => {
-                    std::thread::sleep(Duration::from_millis(1));
-                    continue;
-                }
-            };
-            self.decide(event);
+            match self.child.reap() {
+                Ok(Some(event)) => drop(self.decide(event)),
+                Ok(None) | Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
         }
         report::error(format_args!(
             "can't supervise the command any more, so it was killed: {error:#}"
@@ -463,17 +458,14 @@ impl<'a> Supervision<'a> {
 
     /// Handles processes that have ended.
     pub(super) fn reap(&mut self) -> Step {
-        while let Some(reaped) = needed(self.child.reap())? {
-            match reaped {
-                Reaped::Child(status) => {
-                    let watchdog = self.holds.watchdog.iter();
-                    watchdog.for_each(Watchdog::tell_reaped);
-                    self.await_own(status.signal());
-                    self.take_signals()?;
-                    self.apply(session::Event::Ended(status))?;
-                }
-                Reaped::Tree => return self.apply(session::Event::TreeEnded),
+        while let Some(event) = needed(self.child.reap())? {
+            if let session::Event::Ended(status) = event {
+                let watchdog = self.holds.watchdog.iter();
+                watchdog.for_each(Watchdog::tell_reaped);
+                self.await_own(status.signal());
+                self.take_signals()?;
             }
+            self.apply(event)?;
         }
         ControlFlow::Continue(())
     }

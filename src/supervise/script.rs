@@ -9,6 +9,7 @@ use std::time::Duration;
 use nix::unistd::Pid;
 
 use crate::clock::{Moment, now};
+use crate::decide::session::Event;
 use crate::signal::{SIGCONT, SIGSTOP, SIGTERM};
 use crate::supervise::process::ProcessFd;
 use crate::supervise::procfs::{Execution, Process};
@@ -31,18 +32,14 @@ pub(super) struct Script {
 /// Interval at which a keeper checks whether the script's other processes have ended: they aren't its children.
 const LOOK_AT_REST_EVERY: Duration = Duration::from_millis(50);
 
-/// Result of reaping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reaped {
-    /// The child itself has ended.
-    Child(ExitStatus),
-    /// The child had ended before, and the kernel confirms that nothing of its tree is left.
-    Tree,
-}
-
 impl Script {
     /// Returns the script's end, as reaping would for a child. An unknown status counts as success.
-    pub(super) fn reap(&mut self, pid: Pid, reaped: &mut bool, tree: &mut Tree) -> Option<Reaped> {
+    pub(super) fn reap(
+        &mut self,
+        pid: Pid,
+        reaped: &mut bool,
+        tree: &mut Tree,
+    ) -> Option<Event<'static>> {
         if !self.process.has_ended() {
             return None;
         }
@@ -50,9 +47,9 @@ impl Script {
             tree.forget(pid);
             let status = self.process.exit_status(pid.as_raw());
             let status = status.unwrap_or_else(|| ExitStatus::from_raw(0));
-            return Some(Reaped::Child(status));
+            return Some(Event::Ended(status));
         }
-        self.has_wholly_ended(tree).then_some(Reaped::Tree)
+        self.has_wholly_ended(tree).then_some(Event::TreeEnded)
     }
 
     /// Returns the descriptor that becomes readable when the script ends.
