@@ -16,7 +16,7 @@ use crate::signal::{SIGINT, Signals};
 use crate::supervise::environment::Environment;
 use crate::supervise::procfs::{Process, Stat, is_alive};
 use crate::supervise::script::Script;
-use crate::supervise::tree::{Evidence, Tree};
+use crate::supervise::tree::Tree;
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 use crate::variables::VARIABLES;
 
@@ -129,11 +129,8 @@ impl Child {
             (sys::spawn(&spec), None)
         };
         let pid = Pid::from_raw(pid?);
-        tree.evidence = Evidence {
-            command: Some(pid),
-            limit,
-            ids,
-        };
+        tree.command = Some(pid);
+        (tree.limit, tree.ids) = (limit, ids);
         Ok(Self {
             pid,
             own_group,

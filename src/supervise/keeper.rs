@@ -102,7 +102,7 @@ pub fn leave_behind(
         script: Some(target.script),
     };
     // Ids of reentered locks are left out, because the outer job's other work has them as well.
-    child.tree.evidence.ids = holds.ids();
+    child.tree.ids = holds.ids();
     let mut supervision = Supervision::new(terms, child, holds, signals);
     let timer = Timer::new().map_err(Into::into);
     let exit = timer.and_then(|mut timer| supervision.run(&mut timer));
