@@ -96,7 +96,7 @@ fn held_in(path: &Path) -> Result<Vec<JobHold>> {
         let reason = reason(&error);
         Refusal(Exit::Usage, format!("--held: can't read {place}: {reason}"))
     })?;
-    match environment::parse_held(text.trim_ascii()) {
+    match environment::entries(text.trim_ascii()).collect::<Option<Vec<_>>>() {
         Some(held) if held.is_empty() => {
             refuse(Exit::Lost, format!("no lock to guard: {place} is empty"))
         }

@@ -292,7 +292,7 @@ mod tests {
     use super::*;
     use crate::decide::lease::{Terms, try_timeout};
     use crate::protocol::{Access, Locks, Token};
-    use crate::supervise::environment::{Origin, origin_of, read_held};
+    use crate::supervise::environment::{Origin, entries, origin_of};
 
     fn locks() -> Locks {
         let access = Access {
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(value(WAITED_MS), Some("12"));
         assert_eq!(value(SLOT), None);
         assert_eq!(value(HELD), Some("c~d=e~t2:h:1 a=b~=t1:h:1"));
-        let held = read_held(value(HELD).unwrap().as_bytes());
+        let held: Vec<JobHold> = entries(value(HELD).unwrap().as_bytes()).flatten().collect();
         assert_eq!(held, [job_hold(&b, true), job_hold(&a, false)]);
         // An inner run passes on the holds that it doesn't use itself.
         let nothing = HeldLocks::none(locks().client());
