@@ -63,10 +63,8 @@ pub enum Action {
     Suspend,
     /// Warn that the lock is lost and COMMAND continues without it.
     Warn,
-    /// Ask COMMAND and all its tree to terminate.
-    Terminate(StopReason),
-    /// Ask the processes of COMMAND's tree to terminate that the TERM hasn't reached.
-    TerminateOthersThan(Reach),
+    /// Ask COMMAND and all its tree to terminate, except the processes that a TERM has reached already.
+    Terminate(StopReason, Reach),
     /// Ask the processes of its tree to terminate that didn't get the INT after which COMMAND ended.
     TerminateOthers,
     /// Kill COMMAND and all its tree.
@@ -451,17 +449,17 @@ impl Session {
             self.asked = None;
         }
         let kill_at = now + self.grace(protection);
-        let stop = if signal == SIGTERM && has_group_got_it {
-            Action::TerminateOthersThan(reach)
+        let by_term = if signal == SIGTERM {
+            reach
         } else {
-            Action::Terminate(StopReason::Signal)
+            Reach::Unknown
         };
         match signal {
             // Nobody is left who could take the signal for anything else.
             SIGINT | SIGTERM if self.awaits_rest() => {
                 self.asked = Some(now);
                 self.rest_ended_by = Some(signal);
-                self.terminate_by(stop, StopReason::Signal, kill_at);
+                self.terminate_unreached(StopReason::Signal, by_term, kill_at);
             }
             SIGINT | SIGTERM => {
                 // A typed INT is a routine key of an interactive COMMAND.
@@ -473,7 +471,7 @@ impl Session {
                 if now.since(first) >= SAME_REQUEST {
                     self.kill(self.reason(), now);
                 } else if signal == SIGTERM {
-                    self.terminate_by(stop, StopReason::Signal, kill_at);
+                    self.terminate_unreached(StopReason::Signal, by_term, kill_at);
                 } else {
                     self.actions.extend(forward);
                     if let Phase::Running { ends_by_int } = &mut self.phase {
@@ -544,14 +542,15 @@ impl Session {
     }
 
     fn terminate(&mut self, reason: StopReason, kill_at: Moment) {
-        self.terminate_by(Action::Terminate(reason), reason, kill_at);
+        self.terminate_unreached(reason, Reach::Unknown, kill_at);
     }
 
-    fn terminate_by(&mut self, action: Action, reason: StopReason, kill_at: Moment) {
+    /// Terminates the processes that a TERM with this `reach` hasn't reached.
+    fn terminate_unreached(&mut self, reason: StopReason, reach: Reach, kill_at: Moment) {
         match &mut self.phase {
             Phase::Running { .. } => {
                 self.phase = Phase::Terminating { reason, kill_at };
-                self.actions.push(action);
+                self.actions.push(Action::Terminate(reason, reach));
             }
             // Already being stopped: the earlier kill stays, and a lost lock is the graver reason.
             Phase::Terminating {
@@ -849,7 +848,7 @@ mod tests {
     #[test]
     fn a_cancelled_run_is_stopped_while_its_lock_is_kept_alive() {
         let mut run = Run::new(policy());
-        assert_eq!(run.is_cancelled(1_000), "Terminate(Cancelled)");
+        assert_eq!(run.is_cancelled(1_000), "Terminate(Cancelled, Unknown)");
         assert_eq!(run.is_cancelled(2_000), "");
         assert_eq!(run.tick(6_000), "Kill(Cancelled)");
         run.on(6_001, killed_by(9));
@@ -872,7 +871,7 @@ mod tests {
         let mut run = Run::new(policy());
         run.tick(10_000);
         assert_eq!(run.due(), Some(at(24_498)));
-        assert_eq!(run.tick(24_498), "Terminate(Lost)");
+        assert_eq!(run.tick(24_498), "Terminate(Lost, Unknown)");
         assert_eq!(run.due(), Some(at(29_498)));
         assert_eq!(run.tick(29_498), "Kill(Lost)");
         run.on(29_699, ended(0));
@@ -922,7 +921,7 @@ mod tests {
     #[test]
     fn a_lock_that_is_definitely_lost_stops_the_child_now() {
         let mut run = Run::new(policy());
-        assert_eq!(run.is_lost(1_000), "Terminate(Lost)");
+        assert_eq!(run.is_lost(1_000), "Terminate(Lost, Unknown)");
         assert_eq!(run.due(), Some(at(6_000)));
         run.on(1_500, ended(0));
         assert_eq!(run.tree_ends(1_500), "Finish(Lost)");
@@ -964,7 +963,7 @@ mod tests {
     #[test]
     fn a_term_is_passed_on_and_followed_by_a_kill_after_the_grace() {
         let mut run = Run::new(policy());
-        assert_eq!(run.on(0, sent(SIGTERM)), "Terminate(Signal)");
+        assert_eq!(run.on(0, sent(SIGTERM)), "Terminate(Signal, Unknown)");
         assert_eq!(run.tick(5_000), "Kill(Signal)");
     }
 
@@ -983,7 +982,7 @@ mod tests {
     fn what_is_repeated_within_half_a_second_is_the_same_request() {
         for (signal, first) in [
             (SIGINT, "Forward(2)"),
-            (SIGTERM, "Terminate(Signal)"),
+            (SIGTERM, "Terminate(Signal, Unknown)"),
             (SIGQUIT, "Forward(3)"),
         ] {
             let mut run = Run::new(policy());
@@ -1002,7 +1001,7 @@ mod tests {
     fn another_signal_within_half_a_second_is_passed_on_and_does_not_kill() {
         let mut run = Run::new(policy());
         assert_eq!(run.on(0, sent(SIGINT)), "Forward(2)");
-        assert_eq!(run.on(100, sent(SIGTERM)), "Terminate(Signal)");
+        assert_eq!(run.on(100, sent(SIGTERM)), "Terminate(Signal, Unknown)");
     }
 
     #[test]
@@ -1064,7 +1063,7 @@ mod tests {
     #[test]
     fn what_a_killed_command_has_started_is_stopped() {
         let mut run = Run::new(policy());
-        assert_eq!(run.on(100, killed_by(9)), "Terminate(Leftovers)");
+        assert_eq!(run.on(100, killed_by(9)), "Terminate(Leftovers, Unknown)");
         assert_eq!(run.due(), Some(at(5_100)));
         assert_eq!(run.tree_ends(200), "Finish(Signal(9))");
     }
@@ -1092,7 +1091,7 @@ mod tests {
                 ..on_terminal()
             });
             assert_eq!(run.on(100, ended(status)), "");
-            assert_eq!(run.on(1_000, event), "Terminate(Signal)");
+            assert_eq!(run.on(1_000, event), "Terminate(Signal, Unknown)");
             assert_eq!(run.tree_ends(1_100), finish, "{event:?}");
         }
     }
@@ -1179,7 +1178,7 @@ mod tests {
         run.session.walked(Duration::from_millis(100));
         run.tick(10_000);
         assert_eq!(run.dead_by(), Some(at(29_098)));
-        assert_eq!(run.tick(24_498), "Terminate(Lost)");
+        assert_eq!(run.tick(24_498), "Terminate(Lost, Unknown)");
         assert_eq!(run.due(), Some(at(29_098)));
         // Never by more than a third, so that renewals come before.
         run.session.walked(Duration::from_secs(60));
@@ -1194,8 +1193,11 @@ mod tests {
             run
         };
         let (mut terminated, mut lost) = (walking(), walking());
-        assert_eq!(terminated.on(16_000, sent(SIGTERM)), "Terminate(Signal)");
-        assert_eq!(lost.is_lost(16_000), "Terminate(Lost)");
+        assert_eq!(
+            terminated.on(16_000, sent(SIGTERM)),
+            "Terminate(Signal, Unknown)"
+        );
+        assert_eq!(lost.is_lost(16_000), "Terminate(Lost, Unknown)");
         for run in [terminated, lost] {
             // The grace alone would last until 21 s.
             assert_eq!(run.next_stop(), Some(at(19_498)), "{run:?}");
@@ -1251,7 +1253,7 @@ mod tests {
         };
         let outside = |signal: i32| format!("ForwardOutside({signal})");
         let alone = |signal: i32| format!("Forward({signal})");
-        let others = "TerminateOthersThan(Group)".to_owned();
+        let others = "Terminate(Signal, Group)".to_owned();
         for (policy, event, expected) in [
             (job, typed(SIGHUP), outside(SIGHUP)),
             (job, typed(SIGWINCH), outside(SIGWINCH)),
@@ -1288,7 +1290,7 @@ mod tests {
     fn the_timeout_stops_then_kills_and_is_the_status() {
         let mut run = Run::new(with(|it| it.timeout_at = Some(at(2_000))));
         assert_eq!(run.due(), Some(at(2_000)));
-        assert_eq!(run.tick(2_000), "Terminate(Timeout)");
+        assert_eq!(run.tick(2_000), "Terminate(Timeout, Unknown)");
         assert_eq!(run.due(), Some(at(7_000)));
         run.on(2_100, ended(0));
         assert_eq!(run.tree_ends(2_100), "Finish(Timeout)");
@@ -1329,10 +1331,10 @@ mod tests {
     fn a_hook_is_told_once_that_the_lock_is_lost_after_what_is_done_about_it() {
         let policy = with(|it| it.has_hook = true);
         let mut taken = Run::new(policy);
-        assert_eq!(taken.is_lost(0), "Terminate(Lost); TellLost");
+        assert_eq!(taken.is_lost(0), "Terminate(Lost, Unknown); TellLost");
         assert_eq!(taken.is_lost(1), "");
         let not_renewed = Run::new(policy).tick(24_498);
-        assert_eq!(not_renewed, "Terminate(Lost); TellLost");
+        assert_eq!(not_renewed, "Terminate(Lost, Unknown); TellLost");
         // Even if it is being stopped for another reason already.
         let mut stopping = Run::new(policy);
         stopping.on(0, sent(SIGTERM));
@@ -1350,7 +1352,7 @@ mod tests {
         assert!(actions.ends_with("TellLost; Finish(Lost)"), "{actions}");
         // A run that a newer one stops has lost nothing.
         let cancelled = Run::new(policy).is_cancelled(0);
-        assert_eq!(cancelled, "Terminate(Cancelled)");
+        assert_eq!(cancelled, "Terminate(Cancelled, Unknown)");
     }
 
     #[test]
@@ -1402,7 +1404,7 @@ mod tests {
     #[test]
     fn without_a_lock_nobody_else_kills_a_command_that_is_being_stopped() {
         let mut run = Run::without_lock(with(|it| it.timeout_at = Some(at(1_000))));
-        assert_eq!(run.tick(1_000), "Terminate(Timeout)");
+        assert_eq!(run.tick(1_000), "Terminate(Timeout, Unknown)");
         assert_eq!(run.dead_by(), None);
     }
 

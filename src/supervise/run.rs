@@ -376,13 +376,6 @@ impl<'a> Supervision<'a> {
         self.messages.loss(&silence)
     }
 
-    /// Sends SIGTERM to COMMAND's tree, except the processes that a signal with this `reach` has already reached.
-    fn terminate(&mut self, reason: StopReason, reach: Reach) {
-        self.child.terminate(self.next_stop(), reach);
-        self.session.walked(self.child.walk);
-        self.announce(reason, "stopping the command");
-    }
-
     /// Performs `action`, or ends the loop.
     pub(super) fn perform(&mut self, action: Action) -> Step {
         match action {
@@ -405,8 +398,11 @@ impl<'a> Supervision<'a> {
                     self.loss()
                 ));
             }
-            Action::Terminate(reason) => self.terminate(reason, Reach::Unknown),
-            Action::TerminateOthersThan(reach) => self.terminate(StopReason::Signal, reach),
+            Action::Terminate(reason, reach) => {
+                self.child.terminate(self.next_stop(), reach);
+                self.session.walked(self.child.walk);
+                self.announce(reason, "stopping the command");
+            }
             Action::TerminateOthers => self.child.terminate_others(),
             Action::Kill(reason) => {
                 self.child.kill();
