@@ -960,93 +960,138 @@ mod tests {
         assert_eq!(run.session.exit(), Exit::Lost);
     }
 
-    #[test]
-    fn a_term_is_passed_on_and_followed_by_a_kill_after_the_grace() {
-        let mut run = Run::new(policy());
-        assert_eq!(run.on(0, sent(SIGTERM)), "Terminate(Signal, Unknown)");
-        assert_eq!(run.tick(5_000), "Kill(Signal)");
+    /// Returns an event by its name: a signal that was sent (`INT`), typed (`INT:typed`) or sent to the group
+    /// (`INT:group`), or an end by a status (`ended:3`) or a signal (`killed:9`).
+    fn event(name: &str) -> Event<'static> {
+        let (name, how) = name.split_once(':').unwrap_or((name, ""));
+        let number = || how.parse().expect("a number");
+        let signal = match name {
+            "tick" => return Event::Tick,
+            "tree" => return Event::TreeEnded,
+            "ended" => return ended(number()),
+            "killed" => return killed_by(number()),
+            "HUP" => SIGHUP,
+            "INT" => SIGINT,
+            "QUIT" => SIGQUIT,
+            "TERM" => SIGTERM,
+            other => panic!("{other}"),
+        };
+        match how {
+            "typed" => typed(signal),
+            "group" => to_group(signal),
+            _ => sent(signal),
+        }
     }
 
-    #[test]
-    fn a_second_int_or_term_kills_when_it_comes_half_a_second_later() {
-        for first in [SIGINT, SIGTERM] {
-            for second in [SIGINT, SIGTERM] {
-                let mut run = Run::new(policy());
-                run.on(0, sent(first));
-                assert_eq!(run.on(500, sent(second)), "Kill(Signal)");
+    /// Checks rows: a run, and events with their times, each with the actions or `…` for any. `due` is followed
+    /// by the next time to look at the clock, or `-`.
+    #[track_caller]
+    fn assert_rows(rows: &str) {
+        for row in rows.lines().map(str::trim).filter(|row| !row.is_empty()) {
+            let mut steps = row.split(" | ");
+            let children = Policy {
+                with_children: true,
+                ..on_terminal()
+            };
+            let mut run = match steps.next().unwrap() {
+                "usual" => Run::new(policy()),
+                "terminal" => Run::new(on_terminal()),
+                "children" => Run::new(children),
+                "timeout of 2 s" => Run::new(with(|it| it.timeout_at = Some(at(2_000)))),
+                "no lock" => Run::without_lock(policy()),
+                other => panic!("{other}"),
+            };
+            for step in steps {
+                if let Some(due) = step.strip_prefix("due ") {
+                    let due = due.parse().ok().map(at);
+                    assert_eq!(run.due(), due, "{step} in {row}");
+                    continue;
+                }
+                let (when, expected) = step.split_once(" =").expect("an event");
+                let (ms, name) = when.split_once(' ').expect("a time");
+                let actions = run.on(ms.parse().expect("a time"), event(name));
+                let is_expected = expected.trim() == "…" || actions == expected.trim();
+                assert!(is_expected, "{step} in {row}: {actions}");
             }
         }
     }
 
     #[test]
-    fn what_is_repeated_within_half_a_second_is_the_same_request() {
-        for (signal, first) in [
-            (SIGINT, "Forward(2)"),
-            (SIGTERM, "Terminate(Signal, Unknown)"),
-            (SIGQUIT, "Forward(3)"),
-        ] {
-            let mut run = Run::new(policy());
-            assert_eq!(run.on(0, sent(signal)), first);
-            assert_eq!(run.on(1, sent(signal)), "");
-            assert_eq!(run.on(499, sent(signal)), "");
-        }
-        // `timeout` relays the request of a typed key.
-        let mut run = Run::new(on_terminal());
-        assert_eq!(run.on(0, typed(SIGINT)), "ForwardOutside(2)");
-        assert_eq!(run.on(1, sent(SIGINT)), "");
-        assert_eq!(run.on(2, sent(SIGINT)), "");
+    fn a_signal_is_passed_on_once_and_a_later_request_to_end_kills() {
+        assert_rows(
+            "usual | 0 TERM = Terminate(Signal, Unknown) | 5000 tick = Kill(Signal)
+            usual | 0 INT = … | 500 INT = Kill(Signal)
+            usual | 0 INT = … | 500 TERM = Kill(Signal)
+            usual | 0 TERM = … | 500 INT = Kill(Signal)
+            usual | 0 TERM = … | 500 TERM = Kill(Signal)
+            usual | 0 INT = Forward(2) | 1 INT = | 499 INT =
+            usual | 0 TERM = Terminate(Signal, Unknown) | 1 TERM = | 499 TERM =
+            usual | 0 QUIT = Forward(3) | 1 QUIT = | 499 QUIT =
+            usual | 0 INT = Forward(2) | 100 TERM = Terminate(Signal, Unknown)
+            usual | 0 INT = … | 6000 INT = Forward(2) | 12000 ended:0 = Finish(Command(0))
+            usual | 0 HUP = Forward(1) | 1 HUP = Forward(1) | 300 HUP = Forward(1)",
+        );
     }
 
     #[test]
-    fn another_signal_within_half_a_second_is_passed_on_and_does_not_kill() {
-        let mut run = Run::new(policy());
-        assert_eq!(run.on(0, sent(SIGINT)), "Forward(2)");
-        assert_eq!(run.on(100, sent(SIGTERM)), "Terminate(Signal, Unknown)");
-    }
-
-    #[test]
-    fn an_int_alone_never_kills_and_typed_ones_never_do() {
-        let mut run = Run::new(on_terminal());
-        for ms in [0, 100, 700, 6_000, 6_001, 9_000] {
-            assert_eq!(run.on(ms, typed(SIGINT)), "ForwardOutside(2)");
-        }
-        assert_eq!(run.on(9_800, sent(SIGINT)), "Forward(2)");
-    }
-
-    #[test]
-    fn a_command_that_lives_on_after_an_int_is_as_before() {
-        let mut run = Run::new(policy());
-        run.on(0, sent(SIGINT));
-        // The next INT is a first one again.
-        assert_eq!(run.on(6_000, sent(SIGINT)), "Forward(2)");
-        let actions = run.on(12_000, ended(0));
-        assert!(actions.ends_with("Finish(Command(0))"), "{actions}");
-    }
-
-    #[test]
-    fn hang_ups_are_passed_on_however_fast_they_come() {
-        let mut run = Run::new(policy());
-        for ms in [0, 1, 300] {
-            assert_eq!(run.on(ms, sent(SIGHUP)), "Forward(1)");
-        }
+    fn a_key_is_passed_on_outside_of_the_group_and_never_kills() {
+        assert_rows(
+            "terminal | 0 INT:typed = ForwardOutside(2) | 100 INT:typed = ForwardOutside(2) \
+                | 700 INT:typed = ForwardOutside(2) | 6000 INT:typed = ForwardOutside(2) \
+                | 6001 INT:typed = ForwardOutside(2) | 9000 INT:typed = ForwardOutside(2) \
+                | 9800 INT = Forward(2)
+            terminal | 0 INT:typed = ForwardOutside(2) | 1 INT = | 2 INT =
+            terminal | 0 INT:group = … | 600 INT:typed = ForwardOutside(2)
+            terminal | 0 INT:group = … | 600 INT:group = Kill(Signal)",
+        );
     }
 
     #[test]
     fn redlock_ends_by_the_signal_that_it_got_and_that_ended_command() {
-        for (got, ended_by, finish) in [
-            (Some(SIGINT), killed_by(2), "Finish(Interrupted(2))"),
-            (Some(SIGTERM), killed_by(15), "Finish(Interrupted(15))"),
-            (Some(SIGTERM), killed_by(1), "Finish(Signal(1))"),
-            (None, killed_by(15), "Finish(Signal(15))"),
-            (Some(SIGINT), ended(130), "Finish(Command(130))"),
-        ] {
-            let mut run = Run::new(policy());
-            if let Some(signal) = got {
-                run.on(0, sent(signal));
-            }
-            run.on(10, ended_by);
-            assert_eq!(run.tree_ends(10), finish);
-        }
+        assert_rows(
+            "usual | 0 INT = … | 10 killed:2 = … | 10 tree = Finish(Interrupted(2))
+            usual | 0 TERM = … | 10 killed:15 = … | 10 tree = Finish(Interrupted(15))
+            usual | 0 TERM = … | 10 killed:1 = … | 10 tree = Finish(Signal(1))
+            usual | 10 killed:15 = … | 10 tree = Finish(Signal(15))
+            usual | 0 INT = … | 10 ended:130 = … | 10 tree = Finish(Command(130))",
+        );
+    }
+
+    #[test]
+    fn what_command_has_started_is_stopped_with_it_or_waited_for() {
+        assert_rows(
+            "usual | 100 killed:9 = Terminate(Leftovers, Unknown) | due 5100 | 200 tree = Finish(Signal(9))
+            usual | 0 INT = … | 10 ended:130 = TerminateOthers | due 5010 | 20 tree = Finish(Command(130))
+            children | 100 ended:3 = | 10000 tick = | 11000 tree = Finish(Command(3))
+            children | 100 ended:0 = | 1000 TERM = Terminate(Signal, Unknown) | 1100 tree = Finish(Interrupted(15))
+            children | 100 ended:0 = | 1000 INT = Terminate(Signal, Unknown) | 1100 tree = Finish(Interrupted(2))
+            children | 100 ended:0 = | 1000 INT:typed = Terminate(Signal, Unknown) | 1100 tree = Finish(Interrupted(2))
+            children | 100 ended:3 = | 1000 TERM = Terminate(Signal, Unknown) | 1100 tree = Finish(Command(3))
+            children | 100 ended:3 = | 1000 INT = Terminate(Signal, Unknown) | 1100 tree = Finish(Command(3))
+            children | 100 ended:3 = | 1000 INT:typed = Terminate(Signal, Unknown) | 1100 tree = Finish(Command(3))",
+        );
+    }
+
+    #[test]
+    fn the_timeout_stops_then_kills_and_what_withstands_a_kill_is_killed_once_a_second() {
+        assert_rows(
+            "timeout of 2 s | due 2000 | 2000 tick = Terminate(Timeout, Unknown) | due 7000 \
+                | 2100 ended:0 = … | 2100 tree = Finish(Timeout)
+            usual | 0 TERM = … | 5000 tick = … | 6000 tick = KillRest; NameSurvivors \
+                | due 7000 | 7000 tick = KillRest | due 8000 | 8000 tick = KillRest",
+        );
+    }
+
+    #[test]
+    fn without_a_lock_only_signals_and_the_timeout_count() {
+        assert_rows(
+            "no lock | due - | 99000 ended:3 = Finish(Command(3))
+            no lock | 0 TERM = … | 600 TERM = … | 602 ended:1 = … | due 610 | 1600 tick = Finish(Command(1))",
+        );
+        // Nobody else kills a COMMAND that is being stopped.
+        let mut run = Run::without_lock(with(|it| it.timeout_at = Some(at(1_000))));
+        assert_eq!(run.tick(1_000), "Terminate(Timeout, Unknown)");
+        assert_eq!(run.dead_by(), None);
     }
 
     #[test]
@@ -1057,42 +1102,6 @@ mod tests {
             run.on(10, sent(SIGTERM));
             run.on(20, killed_by(signal));
             assert_eq!(run.session.exit(), Exit::Interrupted(signal));
-        }
-    }
-
-    #[test]
-    fn what_a_killed_command_has_started_is_stopped() {
-        let mut run = Run::new(policy());
-        assert_eq!(run.on(100, killed_by(9)), "Terminate(Leftovers, Unknown)");
-        assert_eq!(run.due(), Some(at(5_100)));
-        assert_eq!(run.tree_ends(200), "Finish(Signal(9))");
-    }
-
-    #[test]
-    fn with_children_the_run_lasts_as_long_as_what_command_has_started() {
-        let mut run = Run::new(with(|it| it.with_children = true));
-        assert_eq!(run.on(100, ended(3)), "");
-        assert_eq!(run.tick(10_000), "");
-        assert_eq!(run.tree_ends(11_000), "Finish(Command(3))");
-    }
-
-    #[test]
-    fn a_signal_that_ends_what_command_has_left_is_how_the_run_ends() {
-        for (event, status, finish) in [
-            (sent(SIGTERM), 0, "Finish(Interrupted(15))"),
-            (sent(SIGINT), 0, "Finish(Interrupted(2))"),
-            (typed(SIGINT), 0, "Finish(Interrupted(2))"),
-            (sent(SIGTERM), 3, "Finish(Command(3))"),
-            (sent(SIGINT), 3, "Finish(Command(3))"),
-            (typed(SIGINT), 3, "Finish(Command(3))"),
-        ] {
-            let mut run = Run::new(Policy {
-                with_children: true,
-                ..on_terminal()
-            });
-            assert_eq!(run.on(100, ended(status)), "");
-            assert_eq!(run.on(1_000, event), "Terminate(Signal, Unknown)");
-            assert_eq!(run.tree_ends(1_100), finish, "{event:?}");
         }
     }
 
@@ -1108,18 +1117,6 @@ mod tests {
     }
 
     const STUCK: &str = "KillRest; NameSurvivors";
-
-    #[test]
-    fn what_withstands_a_kill_for_a_second_is_killed_once_a_second_from_then_on() {
-        let mut run = Run::new(policy());
-        run.on(0, sent(SIGTERM));
-        run.tick(5_000);
-        assert_eq!(run.tick(6_000), STUCK);
-        for again in [7_000, 8_000] {
-            assert_eq!(run.due(), Some(at(again)));
-            assert_eq!(run.tick(again), "KillRest");
-        }
-    }
 
     #[test]
     fn a_lost_lock_is_the_graver_reason_and_the_earlier_end_counts() {
@@ -1275,28 +1272,6 @@ mod tests {
     }
 
     #[test]
-    fn a_second_int_that_is_sent_to_the_group_kills_and_a_typed_one_does_not() {
-        for (second, expected) in [
-            (typed(SIGINT), "ForwardOutside(2)"),
-            (to_group(SIGINT), "Kill(Signal)"),
-        ] {
-            let mut run = Run::new(on_terminal());
-            run.on(0, to_group(SIGINT));
-            assert_eq!(run.on(600, second), expected, "{second:?}");
-        }
-    }
-
-    #[test]
-    fn the_timeout_stops_then_kills_and_is_the_status() {
-        let mut run = Run::new(with(|it| it.timeout_at = Some(at(2_000))));
-        assert_eq!(run.due(), Some(at(2_000)));
-        assert_eq!(run.tick(2_000), "Terminate(Timeout, Unknown)");
-        assert_eq!(run.due(), Some(at(7_000)));
-        run.on(2_100, ended(0));
-        assert_eq!(run.tree_ends(2_100), "Finish(Timeout)");
-    }
-
-    #[test]
     fn a_redis_that_does_not_answer_is_reported_once_an_outage_and_so_is_its_next_answer() {
         let mut run = Run::new(policy());
         for start in [0, 16_500] {
@@ -1356,25 +1331,6 @@ mod tests {
     }
 
     #[test]
-    fn descendants_of_an_interrupted_command_have_the_grace_to_end() {
-        let mut run = Run::new(policy());
-        run.on(0, sent(SIGINT));
-        assert_eq!(run.on(10, ended(130)), "TerminateOthers");
-        assert_eq!(run.due(), Some(at(5_010)));
-        assert_eq!(run.tree_ends(20), "Finish(Command(130))");
-    }
-
-    #[test]
-    fn without_a_lock_what_can_not_be_killed_is_not_waited_for_for_ever() {
-        let mut run = Run::without_lock(policy());
-        run.on(0, sent(SIGTERM));
-        run.on(600, sent(SIGTERM));
-        run.on(602, ended(1));
-        assert_eq!(run.due(), Some(at(610)));
-        assert_eq!(run.tick(1_600), "Finish(Command(1))");
-    }
-
-    #[test]
     fn without_a_lock_what_a_killed_command_has_started_is_left() {
         let mut without = Run::without_lock(policy());
         assert_eq!(without.on(100, killed_by(9)), "Finish(Signal(9))");
@@ -1399,19 +1355,5 @@ mod tests {
         let mut left = Run::new(policy());
         left.tree_ends(20);
         assert!(left.session.is_over());
-    }
-
-    #[test]
-    fn without_a_lock_nobody_else_kills_a_command_that_is_being_stopped() {
-        let mut run = Run::without_lock(with(|it| it.timeout_at = Some(at(1_000))));
-        assert_eq!(run.tick(1_000), "Terminate(Timeout, Unknown)");
-        assert_eq!(run.dead_by(), None);
-    }
-
-    #[test]
-    fn without_a_lock_only_signals_and_the_timeout_count() {
-        let mut run = Run::without_lock(policy());
-        assert_eq!(run.due(), None);
-        assert_eq!(run.on(99_000, ended(3)), "Finish(Command(3))");
     }
 }
