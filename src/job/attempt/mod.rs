@@ -314,28 +314,22 @@ impl<'a> Attempt<'a> {
         while let Some(event) = self.events.pop_front() {
             for action in self.wait.on_event(event, self.held.lease(), now()) {
                 was_idle = false;
-                match action {
-                    wait::Action::End(end) => return Break(Ok(end)),
-                    wait::Action::Suspend => drop(needed(self.signals.suspend())?),
-                    action => {
-                        let failed = self.perform(action).err();
-                        self.events.extend(failed.map(wait::Event::Failed));
-                    }
-                }
+                let failed = self.perform(action)?.err();
+                self.events.extend(failed.map(wait::Event::Failed));
             }
         }
         Continue(!was_idle)
     }
 
     /// Performs an action; its results are added to the events.
-    fn perform(&mut self, action: wait::Action) -> Result<(), Error> {
+    fn perform(&mut self, action: wait::Action) -> Step<Result<(), Error>> {
         match action {
             wait::Action::SearchDeadlock(lasting) => self.search_deadlock(lasting),
-            wait::Action::Ask(place) => return self.ask(place),
+            wait::Action::Ask(place) => return Continue(self.ask(place)),
             wait::Action::TimeOut => {
                 // Abandons a running search, and with it the connection.
                 self.search = None;
-                return Err(self.client.server().silent_error());
+                return Continue(Err(self.client.server().silent_error()));
             }
             wait::Action::Disconnect(error) => {
                 self.failure = error.to_string();
@@ -354,10 +348,11 @@ impl<'a> Attempt<'a> {
                 self.verbosity().progress(&line);
             }
             wait::Action::ShowAnswer => self.verbosity().answers_again(),
-            wait::Action::Show { busy, age } => return self.show(&busy, age),
-            wait::Action::Suspend | wait::Action::End(_) => {}
+            wait::Action::Show { busy, age } => return Continue(self.show(&busy, age)),
+            wait::Action::Suspend => drop(needed(self.signals.suspend())?),
+            wait::Action::End(end) => return Break(Ok(end)),
         }
-        Ok(())
+        Continue(Ok(()))
     }
 
     /// Releases the grant if replicas haven't confirmed it for a TTL. Another server may have
