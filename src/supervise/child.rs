@@ -188,11 +188,6 @@ impl Child {
         getpgid(Some(pid)).ok()
     }
 
-    /// Returns true if a signal has stopped the child.
-    pub fn is_stopped(&self) -> bool {
-        self.stopped_by().is_some()
-    }
-
     /// Returns the kind of stop, if the child is stopped.
     pub fn stopped_by(&self) -> Option<StoppedBy> {
         let signal = (!self.reaped).then(|| sys::stop_signal(self.pid))??;
@@ -319,7 +314,7 @@ impl Child {
     /// child, and then that of its tree, if the kernel confirms that nothing of it is left. Adopted orphans, and children that were there before COMMAND, don't matter.
     pub fn reap(&mut self) -> io::Result<Option<Event<'static>>> {
         if let Some(script) = &mut self.script {
-            return Ok(script.reap(self.pid, &mut self.reaped, &mut self.tree));
+            return Ok(script.reap(&mut self.reaped, &mut self.tree));
         }
         loop {
             let has_none = match sys::reap() {

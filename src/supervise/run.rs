@@ -230,7 +230,7 @@ impl<'a> Supervision<'a> {
         if !self.terms.policy.on_terminal {
             return Ok(());
         }
-        if is_continued && self.child.is_stopped() && !sys::is_pending(SIGTSTP) {
+        if is_continued && self.child.stopped_by().is_some() && !sys::is_pending(SIGTSTP) {
             // Another process has continued only redlock, and means the whole job.
             self.child.continue_job();
         } else if !is_continued && self.child.is_outside() {
@@ -247,7 +247,7 @@ impl<'a> Supervision<'a> {
             return ControlFlow::Continue(());
         }
         self.job_control.forget();
-        if self.child.is_stopped() && self.child.tree.is_stopped() {
+        if self.child.stopped_by().is_some() && self.child.tree.is_stopped() {
             self.apply(session::Event::Stopped)?;
         }
         // COMMAND may still be stopped, and its children may be stopped later.

@@ -6,8 +6,6 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::unistd::Pid;
-
 use crate::clock::{Moment, now};
 use crate::decide::session::Event;
 use crate::signal::{SIGCONT, SIGSTOP, SIGTERM};
@@ -34,18 +32,13 @@ const LOOK_AT_REST_EVERY: Duration = Duration::from_millis(50);
 
 impl Script {
     /// Returns the script's end, as reaping would for a child. An unknown status counts as success.
-    pub(super) fn reap(
-        &mut self,
-        pid: Pid,
-        reaped: &mut bool,
-        tree: &mut Tree,
-    ) -> Option<Event<'static>> {
+    pub(super) fn reap(&mut self, reaped: &mut bool, tree: &mut Tree) -> Option<Event<'static>> {
         if !self.process.has_ended() {
             return None;
         }
         if !std::mem::replace(reaped, true) {
-            tree.forget(pid);
-            let status = self.process.exit_status(pid.as_raw());
+            tree.forget(tree.root);
+            let status = self.process.exit_status(tree.root.as_raw());
             let status = status.unwrap_or_else(|| ExitStatus::from_raw(0));
             return Some(Event::Ended(status));
         }

@@ -22,7 +22,7 @@ use crate::sys;
 /// Descendants of a process, except those that were there before and their descendants.
 #[derive(Clone)]
 pub struct Tree {
-    root: Pid,
+    pub(super) root: Pid,
     /// The root is the redlock that started this COMMAND. Only children of its main thread
     /// are members, because its other threads start processes that work for redlock itself.
     is_ours: bool,
@@ -88,10 +88,7 @@ impl Tree {
     /// A large tree takes long: the walk ends at `until`. Returns true if it was complete.
     pub fn visit(&self, until: Option<Moment>, mut visit: impl FnMut(Pid)) -> bool {
         let mut seen = HashSet::from([self.root]);
-        let mut parents = vec![self.root];
-        if self.root_has_ended {
-            parents.clear();
-        }
+        let mut parents = Vec::from_iter((!self.root_has_ended).then_some(self.root));
         // Orphans below another root get other parents, so they are found only through the recorded processes.
         let noted = self.found.iter().filter(|_| !self.is_ours);
         for process in noted.filter(|process| process.is_alive()) {
