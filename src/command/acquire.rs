@@ -138,7 +138,6 @@ fn acquire_and_print(
     };
     let terms = KeeperTerms {
         policy,
-        timeout: None,
         names: &acquisition.names,
         locks: &settings.locks,
         who: &acquisition.request.who,

@@ -67,9 +67,9 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                     leads_session: getsid(None) == Ok(getpid()),
                     with_children: options.with_children,
                     kill_after,
+                    timeout: settings.max_runtime(options.max_runtime),
                     ..Policy::default()
                 },
-                timeout: settings.max_runtime(options.max_runtime),
                 names: &names,
                 locks: &settings.locks,
                 who: &who,

@@ -354,9 +354,9 @@ impl Run<'_> {
                 only_warn: acquisition.settings.only_warn,
                 with_children: options.with_children,
                 kill_after: acquisition.terms.kill_after,
-                ..Policy::default()
+                timeout: acquisition.settings.max_runtime(options.max_runtime),
+                has_hook: hook.is_some(),
             },
-            timeout: acquisition.settings.max_runtime(options.max_runtime),
             names: &acquisition.names,
             locks: &acquisition.settings.locks,
             who: &acquisition.request.who,

@@ -29,8 +29,8 @@ pub struct Policy {
     pub with_children: bool,
     /// Time between SIGTERM and SIGKILL.
     pub kill_after: Duration,
-    /// Time at which to stop COMMAND.
-    pub timeout_at: Option<Moment>,
+    /// Longest time that COMMAND may take.
+    pub timeout: Option<Duration>,
     /// A hook must learn of events.
     pub has_hook: bool,
 }
@@ -155,6 +155,8 @@ const OVERSLEPT: Duration = Duration::from_millis(200);
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Session {
     policy: Policy,
+    /// Time at which to stop COMMAND.
+    timeout_at: Option<Moment>,
     /// The lock is lost: the lease no longer protects COMMAND.
     is_lost: bool,
     phase: Phase,
@@ -182,10 +184,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Returns the session of a COMMAND that has just started.
-    pub fn new(policy: Policy) -> Self {
+    /// Returns the session of a COMMAND that started at this moment.
+    pub fn new(policy: Policy, began: Moment) -> Self {
         Self {
             policy,
+            timeout_at: policy.timeout.map(|timeout| began + timeout),
             ..Self::default()
         }
     }
@@ -261,7 +264,7 @@ impl Session {
         let (by_lease, other) = match self.phase {
             Phase::Running { .. } => (
                 lease.map(|lease| self.renewal_deadline(&lease)),
-                self.policy.timeout_at,
+                self.timeout_at,
             ),
             Phase::Terminating { kill_at, .. } => {
                 (lease.map(|lease| self.kill_by(&lease)), Some(kill_at))
@@ -338,7 +341,7 @@ impl Session {
             }
         }
         let protection = self.protection(lease);
-        if self.policy.timeout_at.is_some_and(|at| now >= at) {
+        if self.timeout_at.is_some_and(|at| now >= at) {
             let kill_at = now + self.grace(protection);
             self.terminate(StopReason::Timeout, kill_at);
         }
@@ -692,7 +695,7 @@ mod tests {
     impl Run {
         fn without_lock(policy: Policy) -> Self {
             Self {
-                session: Session::new(policy),
+                session: Session::new(policy, START),
                 renewals: Renewals::new(),
             }
         }
@@ -880,7 +883,7 @@ mod tests {
 
     #[test]
     fn no_moment_stays_due_after_it_was_looked_at() {
-        let mut run = Run::new(with(|it| it.timeout_at = Some(at(3_000))));
+        let mut run = Run::new(with(|it| it.timeout = Some(Duration::from_secs(3))));
         let mut last = START;
         for _ in 0..100 {
             let Some(due) = run.due() else { break };
@@ -997,7 +1000,7 @@ mod tests {
                 "usual" => Run::new(policy()),
                 "terminal" => Run::new(on_terminal()),
                 "children" => Run::new(children),
-                "timeout of 2 s" => Run::new(with(|it| it.timeout_at = Some(at(2_000)))),
+                "timeout of 2 s" => Run::new(with(|it| it.timeout = Some(Duration::from_secs(2)))),
                 "no lock" => Run::without_lock(policy()),
                 other => panic!("{other}"),
             };
@@ -1089,7 +1092,7 @@ mod tests {
             no lock | 0 TERM = … | 600 TERM = … | 602 ended:1 = … | due 610 | 1600 tick = Finish(Command(1))",
         );
         // Nobody else kills a COMMAND that is being stopped.
-        let mut run = Run::without_lock(with(|it| it.timeout_at = Some(at(1_000))));
+        let mut run = Run::without_lock(with(|it| it.timeout = Some(Duration::from_secs(1))));
         assert_eq!(run.tick(1_000), "Terminate(Timeout, Unknown)");
         assert_eq!(run.dead_by(), None);
     }
@@ -1120,7 +1123,7 @@ mod tests {
 
     #[test]
     fn a_lost_lock_is_the_graver_reason_and_the_earlier_end_counts() {
-        let mut first = Run::new(with(|it| it.timeout_at = Some(at(1_000))));
+        let mut first = Run::new(with(|it| it.timeout = Some(Duration::from_secs(1))));
         first.on(0, sent(SIGTERM));
         assert_eq!(first.tick(1_000), "");
         assert_eq!(first.tick(5_000), "Kill(Signal)");
@@ -1227,7 +1230,7 @@ mod tests {
         renewals.add(name(), Lease::new(START, terms(4)));
         let cancelled = LockNews::Cancelled(name(), Box::default());
         let lost = lost(renewals.lease());
-        let timeout = with(|it| it.timeout_at = Some(START));
+        let timeout = with(|it| it.timeout = Some(Duration::ZERO));
         for (policy, event) in [
             (policy(), sent(SIGTERM)),
             (policy(), Event::News(&cancelled)),
@@ -1235,7 +1238,7 @@ mod tests {
             (policy(), killed_by(9)),
             (timeout, Event::Tick),
         ] {
-            let mut session = Session::new(policy);
+            let mut session = Session::new(policy, START);
             session.on_event(event, &renewals, START);
             assert_eq!(session.next_stop(&renewals), Some(at(2_000)), "{event:?}");
         }

@@ -19,7 +19,7 @@ use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::job_control::JobControl;
 use crate::decide::renewals::LockNews;
-use crate::decide::session::{self, Action, Policy, Session, StopReason};
+use crate::decide::session::{self, Action, Session, StopReason};
 use crate::duration;
 use crate::report;
 use crate::signal::{
@@ -117,16 +117,11 @@ impl<'a> Supervision<'a> {
         signals: &'a Signals,
     ) -> Self {
         let began = now();
-        let policy = Policy {
-            timeout_at: terms.timeout.map(|timeout| began + timeout),
-            has_hook: terms.hook.is_some(),
-            ..terms.policy
-        };
         Self {
             terms,
             messages: Messages::new(terms),
             child,
-            session: Session::new(policy),
+            session: Session::new(terms.policy, began),
             holds,
             signals,
             survivors_named: false,
@@ -348,7 +343,7 @@ impl<'a> Supervision<'a> {
                 report::error(format_args!("{}; {what}", self.loss()));
             }
             StopReason::Timeout => {
-                let max_runtime = duration::exact(self.terms.timeout.unwrap_or_default());
+                let max_runtime = duration::exact(self.terms.policy.timeout.unwrap_or_default());
                 report::error(format_args!(
                     "ran longer than --max-runtime {max_runtime}; {what}"
                 ));

@@ -757,7 +757,7 @@ impl Client {
         self.has_command = true;
         let name = self.setup.claim.lock().name().clone();
         self.renewals.add(name, lease);
-        self.stage = Stage::Running(Session::new(policy));
+        self.stage = Stage::Running(Session::new(policy, now));
         self.on_session(session::Event::Tick, now, network);
         self.go_on_with_tasks(now, network);
     }
