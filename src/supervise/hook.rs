@@ -23,7 +23,7 @@ use super::environment::list_of;
 use super::tree::Tree;
 use crate::clock::now;
 use crate::decide::exit::Exit;
-use crate::protocol::{Name, Who};
+use crate::protocol::{Name, Who, cut};
 use crate::report::{self, Verbosity, client_in_words, escaped};
 use crate::signal::SIGCHLD;
 use crate::sys;
@@ -150,12 +150,7 @@ impl Hook<'_> {
 
 /// Shortens a text that is too long, and appends an ellipsis.
 fn truncated(mut text: String) -> String {
-    if text.len() > LONGEST_TEXT {
-        let is_boundary = |end: &usize| text.is_char_boundary(*end);
-        let end = (0..=LONGEST_TEXT).rev().find(is_boundary);
-        text.truncate(end.unwrap_or(0));
-        text.push('…');
-    }
+    cut(&mut text, LONGEST_TEXT);
     text
 }
 
