@@ -311,13 +311,13 @@ fn the_table_of_processes_has_each_name_of_a_process_and_a_thread() {
 const BUDGET: [(&str, usize); 11] = [
     ("cli", 529),
     ("command", 4850),
-    ("job", 1380),
+    ("job", 1364),
     ("config", 527),
-    ("decide", 1628),
+    ("decide", 1568),
     ("protocol", 2628),
     ("server", 4647),
     ("report", 788),
-    ("supervise", 2694),
+    ("supervise", 2609),
     ("sys", 843),
     ("usage", 143),
 ];
