@@ -130,7 +130,6 @@ fn acquire_and_print(
     };
     let terms = Terms {
         policy,
-        timeout: None,
         names: &acquisition.names,
         locks: &settings.locks,
         who: &acquisition.request.who,

@@ -61,9 +61,9 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                 leads_session: getsid(None) == Ok(getpid()),
                 with_children: options.with_children,
                 kill_after,
+                timeout: settings.max_runtime(options.max_runtime),
                 ..Policy::default()
             },
-            timeout: settings.max_runtime(options.max_runtime),
             names: &names,
             locks: &settings.locks,
             who: &who,
@@ -88,7 +88,7 @@ fn held_in(path: &Path) -> Result<Vec<JobHold>> {
         let reason = reason(&error);
         Refusal(Exit::Usage, format!("--held: can't read {place}: {reason}"))
     })?;
-    match environment::parse_held(text.trim_ascii()) {
+    match environment::entries(text.trim_ascii()).collect::<Option<Vec<_>>>() {
         Some(held) if held.is_empty() => {
             refuse(Exit::Lost, format!("no lock to guard: {place} is empty"))
         }

@@ -318,7 +318,8 @@ impl Run<'_> {
         let settings = acquisition.settings;
         // Earlier output must come before COMMAND's, especially if it erases a line of the terminal.
         stderr::flush(FLUSH_BEFORE_START);
-        let fences = Hook::fences(&acquisition.names, &holds);
+        let locks = holds.in_order(&acquisition.names);
+        let fences = locks.map(|hold| hold.fence).collect();
         let hook = self.hook(fences, waited_ms);
         let terms = Terms {
             policy: Policy {
@@ -327,9 +328,9 @@ impl Run<'_> {
                 only_warn: settings.only_warn,
                 with_children: options.with_children,
                 kill_after: acquisition.terms.kill_after,
-                ..Policy::default()
+                timeout: settings.max_runtime(options.max_runtime),
+                has_hook: hook.is_some(),
             },
-            timeout: settings.max_runtime(options.max_runtime),
             names: &acquisition.names,
             locks: &settings.locks,
             who: &acquisition.request.who,

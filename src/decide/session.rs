@@ -29,8 +29,8 @@ pub struct Policy {
     pub with_children: bool,
     /// Time between SIGTERM and SIGKILL.
     pub kill_after: Duration,
-    /// Time at which to stop COMMAND.
-    pub timeout_at: Option<Moment>,
+    /// Longest time that COMMAND may take.
+    pub timeout: Option<Duration>,
     /// A hook must learn of events.
     pub has_hook: bool,
 }
@@ -63,10 +63,8 @@ pub enum Action {
     Suspend,
     /// Warn that the lock is lost and COMMAND continues without it.
     Warn,
-    /// Ask COMMAND and all its tree to terminate.
-    Terminate(StopReason),
-    /// Ask the processes of COMMAND's tree to terminate that the TERM hasn't reached.
-    TerminateOthersThan(Reach),
+    /// Ask COMMAND and all its tree to terminate, except the processes that a TERM has reached already.
+    Terminate(StopReason, Reach),
     /// Ask the processes of its tree to terminate that didn't get the INT after which COMMAND ended.
     TerminateOthers,
     /// Kill COMMAND and all its tree.
@@ -157,6 +155,8 @@ const OVERSLEPT: Duration = Duration::from_millis(200);
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Session {
     policy: Policy,
+    /// Time at which to stop COMMAND.
+    timeout_at: Option<Moment>,
     /// The lock is lost: the lease no longer protects COMMAND.
     is_lost: bool,
     phase: Phase,
@@ -184,10 +184,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Returns the session of a COMMAND that has just started.
-    pub fn new(policy: Policy) -> Self {
+    /// Returns the session of a COMMAND that started at this moment.
+    pub fn new(policy: Policy, began: Moment) -> Self {
         Self {
             policy,
+            timeout_at: policy.timeout.map(|timeout| began + timeout),
             ..Self::default()
         }
     }
@@ -203,9 +204,9 @@ impl Session {
         self.walk = walk;
     }
 
-    /// Records that some process of COMMAND's tree may not be signalled.
-    pub fn was_refused(&mut self) {
-        self.refused = true;
+    /// Records that some process of COMMAND's tree may not be signalled. Returns true if that was known.
+    pub fn was_refused(&mut self) -> bool {
+        std::mem::replace(&mut self.refused, true)
     }
 
     /// Returns when to look at the clock again.
@@ -263,7 +264,7 @@ impl Session {
         let (by_lease, other) = match self.phase {
             Phase::Running { .. } => (
                 lease.map(|lease| self.renewal_deadline(&lease)),
-                self.policy.timeout_at,
+                self.timeout_at,
             ),
             Phase::Terminating { kill_at, .. } => {
                 (lease.map(|lease| self.kill_by(&lease)), Some(kill_at))
@@ -340,7 +341,7 @@ impl Session {
             }
         }
         let protection = self.protection(lease);
-        if self.policy.timeout_at.is_some_and(|at| now >= at) {
+        if self.timeout_at.is_some_and(|at| now >= at) {
             let kill_at = now + self.grace(protection);
             self.terminate(StopReason::Timeout, kill_at);
         }
@@ -451,17 +452,17 @@ impl Session {
             self.asked = None;
         }
         let kill_at = now + self.grace(protection);
-        let stop = if signal == SIGTERM && has_group_got_it {
-            Action::TerminateOthersThan(reach)
+        let by_term = if signal == SIGTERM {
+            reach
         } else {
-            Action::Terminate(StopReason::Signal)
+            Reach::Unknown
         };
         match signal {
             // Nobody is left who could take the signal for anything else.
             SIGINT | SIGTERM if self.awaits_rest() => {
                 self.asked = Some(now);
                 self.rest_ended_by = Some(signal);
-                self.terminate_by(stop, StopReason::Signal, kill_at);
+                self.terminate_unreached(StopReason::Signal, by_term, kill_at);
             }
             SIGINT | SIGTERM => {
                 // A typed INT is a routine key of an interactive COMMAND.
@@ -473,7 +474,7 @@ impl Session {
                 if now.since(first) >= SAME_REQUEST {
                     self.kill(self.reason(), now);
                 } else if signal == SIGTERM {
-                    self.terminate_by(stop, StopReason::Signal, kill_at);
+                    self.terminate_unreached(StopReason::Signal, by_term, kill_at);
                 } else {
                     self.actions.extend(forward);
                     if let Phase::Running { ends_by_int } = &mut self.phase {
@@ -544,14 +545,15 @@ impl Session {
     }
 
     fn terminate(&mut self, reason: StopReason, kill_at: Moment) {
-        self.terminate_by(Action::Terminate(reason), reason, kill_at);
+        self.terminate_unreached(reason, Reach::Unknown, kill_at);
     }
 
-    fn terminate_by(&mut self, action: Action, reason: StopReason, kill_at: Moment) {
+    /// Terminates the processes that a TERM with this `reach` hasn't reached.
+    fn terminate_unreached(&mut self, reason: StopReason, reach: Reach, kill_at: Moment) {
         match &mut self.phase {
             Phase::Running { .. } => {
                 self.phase = Phase::Terminating { reason, kill_at };
-                self.actions.push(action);
+                self.actions.push(Action::Terminate(reason, reach));
             }
             // Already being stopped: the earlier kill stays, and a lost lock is the graver reason.
             Phase::Terminating {
@@ -693,7 +695,7 @@ mod tests {
     impl Run {
         fn without_lock(policy: Policy) -> Self {
             Self {
-                session: Session::new(policy),
+                session: Session::new(policy, START),
                 renewals: Renewals::new(),
             }
         }
@@ -849,7 +851,7 @@ mod tests {
     #[test]
     fn a_cancelled_run_is_stopped_while_its_lock_is_kept_alive() {
         let mut run = Run::new(policy());
-        assert_eq!(run.is_cancelled(1_000), "Terminate(Cancelled)");
+        assert_eq!(run.is_cancelled(1_000), "Terminate(Cancelled, Unknown)");
         assert_eq!(run.is_cancelled(2_000), "");
         assert_eq!(run.tick(6_000), "Kill(Cancelled)");
         run.on(6_001, killed_by(9));
@@ -872,7 +874,7 @@ mod tests {
         let mut run = Run::new(policy());
         run.tick(10_000);
         assert_eq!(run.due(), Some(at(24_498)));
-        assert_eq!(run.tick(24_498), "Terminate(Lost)");
+        assert_eq!(run.tick(24_498), "Terminate(Lost, Unknown)");
         assert_eq!(run.due(), Some(at(29_498)));
         assert_eq!(run.tick(29_498), "Kill(Lost)");
         run.on(29_699, ended(0));
@@ -881,7 +883,7 @@ mod tests {
 
     #[test]
     fn no_moment_stays_due_after_it_was_looked_at() {
-        let mut run = Run::new(with(|it| it.timeout_at = Some(at(3_000))));
+        let mut run = Run::new(with(|it| it.timeout = Some(Duration::from_secs(3))));
         let mut last = START;
         for _ in 0..100 {
             let Some(due) = run.due() else { break };
@@ -922,7 +924,7 @@ mod tests {
     #[test]
     fn a_lock_that_is_definitely_lost_stops_the_child_now() {
         let mut run = Run::new(policy());
-        assert_eq!(run.is_lost(1_000), "Terminate(Lost)");
+        assert_eq!(run.is_lost(1_000), "Terminate(Lost, Unknown)");
         assert_eq!(run.due(), Some(at(6_000)));
         run.on(1_500, ended(0));
         assert_eq!(run.tree_ends(1_500), "Finish(Lost)");
@@ -961,93 +963,138 @@ mod tests {
         assert_eq!(run.session.exit(), Exit::Lost);
     }
 
-    #[test]
-    fn a_term_is_passed_on_and_followed_by_a_kill_after_the_grace() {
-        let mut run = Run::new(policy());
-        assert_eq!(run.on(0, sent(SIGTERM)), "Terminate(Signal)");
-        assert_eq!(run.tick(5_000), "Kill(Signal)");
+    /// Returns an event by its name: a signal that was sent (`INT`), typed (`INT:typed`) or sent to the group
+    /// (`INT:group`), or an end by a status (`ended:3`) or a signal (`killed:9`).
+    fn event(name: &str) -> Event<'static> {
+        let (name, how) = name.split_once(':').unwrap_or((name, ""));
+        let number = || how.parse().expect("a number");
+        let signal = match name {
+            "tick" => return Event::Tick,
+            "tree" => return Event::TreeEnded,
+            "ended" => return ended(number()),
+            "killed" => return killed_by(number()),
+            "HUP" => SIGHUP,
+            "INT" => SIGINT,
+            "QUIT" => SIGQUIT,
+            "TERM" => SIGTERM,
+            other => panic!("{other}"),
+        };
+        match how {
+            "typed" => typed(signal),
+            "group" => to_group(signal),
+            _ => sent(signal),
+        }
     }
 
-    #[test]
-    fn a_second_int_or_term_kills_when_it_comes_half_a_second_later() {
-        for first in [SIGINT, SIGTERM] {
-            for second in [SIGINT, SIGTERM] {
-                let mut run = Run::new(policy());
-                run.on(0, sent(first));
-                assert_eq!(run.on(500, sent(second)), "Kill(Signal)");
+    /// Checks rows: a run, and events with their times, each with the actions or `…` for any. `due` is followed
+    /// by the next time to look at the clock, or `-`.
+    #[track_caller]
+    fn assert_rows(rows: &str) {
+        for row in rows.lines().map(str::trim).filter(|row| !row.is_empty()) {
+            let mut steps = row.split(" | ");
+            let children = Policy {
+                with_children: true,
+                ..on_terminal()
+            };
+            let mut run = match steps.next().unwrap() {
+                "usual" => Run::new(policy()),
+                "terminal" => Run::new(on_terminal()),
+                "children" => Run::new(children),
+                "timeout of 2 s" => Run::new(with(|it| it.timeout = Some(Duration::from_secs(2)))),
+                "no lock" => Run::without_lock(policy()),
+                other => panic!("{other}"),
+            };
+            for step in steps {
+                if let Some(due) = step.strip_prefix("due ") {
+                    let due = due.parse().ok().map(at);
+                    assert_eq!(run.due(), due, "{step} in {row}");
+                    continue;
+                }
+                let (when, expected) = step.split_once(" =").expect("an event");
+                let (ms, name) = when.split_once(' ').expect("a time");
+                let actions = run.on(ms.parse().expect("a time"), event(name));
+                let is_expected = expected.trim() == "…" || actions == expected.trim();
+                assert!(is_expected, "{step} in {row}: {actions}");
             }
         }
     }
 
     #[test]
-    fn what_is_repeated_within_half_a_second_is_the_same_request() {
-        for (signal, first) in [
-            (SIGINT, "Forward(2)"),
-            (SIGTERM, "Terminate(Signal)"),
-            (SIGQUIT, "Forward(3)"),
-        ] {
-            let mut run = Run::new(policy());
-            assert_eq!(run.on(0, sent(signal)), first);
-            assert_eq!(run.on(1, sent(signal)), "");
-            assert_eq!(run.on(499, sent(signal)), "");
-        }
-        // `timeout` relays the request of a typed key.
-        let mut run = Run::new(on_terminal());
-        assert_eq!(run.on(0, typed(SIGINT)), "ForwardOutside(2)");
-        assert_eq!(run.on(1, sent(SIGINT)), "");
-        assert_eq!(run.on(2, sent(SIGINT)), "");
+    fn a_signal_is_passed_on_once_and_a_later_request_to_end_kills() {
+        assert_rows(
+            "usual | 0 TERM = Terminate(Signal, Unknown) | 5000 tick = Kill(Signal)
+            usual | 0 INT = … | 500 INT = Kill(Signal)
+            usual | 0 INT = … | 500 TERM = Kill(Signal)
+            usual | 0 TERM = … | 500 INT = Kill(Signal)
+            usual | 0 TERM = … | 500 TERM = Kill(Signal)
+            usual | 0 INT = Forward(2) | 1 INT = | 499 INT =
+            usual | 0 TERM = Terminate(Signal, Unknown) | 1 TERM = | 499 TERM =
+            usual | 0 QUIT = Forward(3) | 1 QUIT = | 499 QUIT =
+            usual | 0 INT = Forward(2) | 100 TERM = Terminate(Signal, Unknown)
+            usual | 0 INT = … | 6000 INT = Forward(2) | 12000 ended:0 = Finish(Command(0))
+            usual | 0 HUP = Forward(1) | 1 HUP = Forward(1) | 300 HUP = Forward(1)",
+        );
     }
 
     #[test]
-    fn another_signal_within_half_a_second_is_passed_on_and_does_not_kill() {
-        let mut run = Run::new(policy());
-        assert_eq!(run.on(0, sent(SIGINT)), "Forward(2)");
-        assert_eq!(run.on(100, sent(SIGTERM)), "Terminate(Signal)");
-    }
-
-    #[test]
-    fn an_int_alone_never_kills_and_typed_ones_never_do() {
-        let mut run = Run::new(on_terminal());
-        for ms in [0, 100, 700, 6_000, 6_001, 9_000] {
-            assert_eq!(run.on(ms, typed(SIGINT)), "ForwardOutside(2)");
-        }
-        assert_eq!(run.on(9_800, sent(SIGINT)), "Forward(2)");
-    }
-
-    #[test]
-    fn a_command_that_lives_on_after_an_int_is_as_before() {
-        let mut run = Run::new(policy());
-        run.on(0, sent(SIGINT));
-        // The next INT is a first one again.
-        assert_eq!(run.on(6_000, sent(SIGINT)), "Forward(2)");
-        let actions = run.on(12_000, ended(0));
-        assert!(actions.ends_with("Finish(Command(0))"), "{actions}");
-    }
-
-    #[test]
-    fn hang_ups_are_passed_on_however_fast_they_come() {
-        let mut run = Run::new(policy());
-        for ms in [0, 1, 300] {
-            assert_eq!(run.on(ms, sent(SIGHUP)), "Forward(1)");
-        }
+    fn a_key_is_passed_on_outside_of_the_group_and_never_kills() {
+        assert_rows(
+            "terminal | 0 INT:typed = ForwardOutside(2) | 100 INT:typed = ForwardOutside(2) \
+                | 700 INT:typed = ForwardOutside(2) | 6000 INT:typed = ForwardOutside(2) \
+                | 6001 INT:typed = ForwardOutside(2) | 9000 INT:typed = ForwardOutside(2) \
+                | 9800 INT = Forward(2)
+            terminal | 0 INT:typed = ForwardOutside(2) | 1 INT = | 2 INT =
+            terminal | 0 INT:group = … | 600 INT:typed = ForwardOutside(2)
+            terminal | 0 INT:group = … | 600 INT:group = Kill(Signal)",
+        );
     }
 
     #[test]
     fn redlock_ends_by_the_signal_that_it_got_and_that_ended_command() {
-        for (got, ended_by, finish) in [
-            (Some(SIGINT), killed_by(2), "Finish(Interrupted(2))"),
-            (Some(SIGTERM), killed_by(15), "Finish(Interrupted(15))"),
-            (Some(SIGTERM), killed_by(1), "Finish(Signal(1))"),
-            (None, killed_by(15), "Finish(Signal(15))"),
-            (Some(SIGINT), ended(130), "Finish(Command(130))"),
-        ] {
-            let mut run = Run::new(policy());
-            if let Some(signal) = got {
-                run.on(0, sent(signal));
-            }
-            run.on(10, ended_by);
-            assert_eq!(run.tree_ends(10), finish);
-        }
+        assert_rows(
+            "usual | 0 INT = … | 10 killed:2 = … | 10 tree = Finish(Interrupted(2))
+            usual | 0 TERM = … | 10 killed:15 = … | 10 tree = Finish(Interrupted(15))
+            usual | 0 TERM = … | 10 killed:1 = … | 10 tree = Finish(Signal(1))
+            usual | 10 killed:15 = … | 10 tree = Finish(Signal(15))
+            usual | 0 INT = … | 10 ended:130 = … | 10 tree = Finish(Command(130))",
+        );
+    }
+
+    #[test]
+    fn what_command_has_started_is_stopped_with_it_or_waited_for() {
+        assert_rows(
+            "usual | 100 killed:9 = Terminate(Leftovers, Unknown) | due 5100 | 200 tree = Finish(Signal(9))
+            usual | 0 INT = … | 10 ended:130 = TerminateOthers | due 5010 | 20 tree = Finish(Command(130))
+            children | 100 ended:3 = | 10000 tick = | 11000 tree = Finish(Command(3))
+            children | 100 ended:0 = | 1000 TERM = Terminate(Signal, Unknown) | 1100 tree = Finish(Interrupted(15))
+            children | 100 ended:0 = | 1000 INT = Terminate(Signal, Unknown) | 1100 tree = Finish(Interrupted(2))
+            children | 100 ended:0 = | 1000 INT:typed = Terminate(Signal, Unknown) | 1100 tree = Finish(Interrupted(2))
+            children | 100 ended:3 = | 1000 TERM = Terminate(Signal, Unknown) | 1100 tree = Finish(Command(3))
+            children | 100 ended:3 = | 1000 INT = Terminate(Signal, Unknown) | 1100 tree = Finish(Command(3))
+            children | 100 ended:3 = | 1000 INT:typed = Terminate(Signal, Unknown) | 1100 tree = Finish(Command(3))",
+        );
+    }
+
+    #[test]
+    fn the_timeout_stops_then_kills_and_what_withstands_a_kill_is_killed_once_a_second() {
+        assert_rows(
+            "timeout of 2 s | due 2000 | 2000 tick = Terminate(Timeout, Unknown) | due 7000 \
+                | 2100 ended:0 = … | 2100 tree = Finish(Timeout)
+            usual | 0 TERM = … | 5000 tick = … | 6000 tick = KillRest; NameSurvivors \
+                | due 7000 | 7000 tick = KillRest | due 8000 | 8000 tick = KillRest",
+        );
+    }
+
+    #[test]
+    fn without_a_lock_only_signals_and_the_timeout_count() {
+        assert_rows(
+            "no lock | due - | 99000 ended:3 = Finish(Command(3))
+            no lock | 0 TERM = … | 600 TERM = … | 602 ended:1 = … | due 610 | 1600 tick = Finish(Command(1))",
+        );
+        // Nobody else kills a COMMAND that is being stopped.
+        let mut run = Run::without_lock(with(|it| it.timeout = Some(Duration::from_secs(1))));
+        assert_eq!(run.tick(1_000), "Terminate(Timeout, Unknown)");
+        assert_eq!(run.dead_by(), None);
     }
 
     #[test]
@@ -1058,42 +1105,6 @@ mod tests {
             run.on(10, sent(SIGTERM));
             run.on(20, killed_by(signal));
             assert_eq!(run.session.exit(), Exit::Interrupted(signal));
-        }
-    }
-
-    #[test]
-    fn what_a_killed_command_has_started_is_stopped() {
-        let mut run = Run::new(policy());
-        assert_eq!(run.on(100, killed_by(9)), "Terminate(Leftovers)");
-        assert_eq!(run.due(), Some(at(5_100)));
-        assert_eq!(run.tree_ends(200), "Finish(Signal(9))");
-    }
-
-    #[test]
-    fn with_children_the_run_lasts_as_long_as_what_command_has_started() {
-        let mut run = Run::new(with(|it| it.with_children = true));
-        assert_eq!(run.on(100, ended(3)), "");
-        assert_eq!(run.tick(10_000), "");
-        assert_eq!(run.tree_ends(11_000), "Finish(Command(3))");
-    }
-
-    #[test]
-    fn a_signal_that_ends_what_command_has_left_is_how_the_run_ends() {
-        for (event, status, finish) in [
-            (sent(SIGTERM), 0, "Finish(Interrupted(15))"),
-            (sent(SIGINT), 0, "Finish(Interrupted(2))"),
-            (typed(SIGINT), 0, "Finish(Interrupted(2))"),
-            (sent(SIGTERM), 3, "Finish(Command(3))"),
-            (sent(SIGINT), 3, "Finish(Command(3))"),
-            (typed(SIGINT), 3, "Finish(Command(3))"),
-        ] {
-            let mut run = Run::new(Policy {
-                with_children: true,
-                ..on_terminal()
-            });
-            assert_eq!(run.on(100, ended(status)), "");
-            assert_eq!(run.on(1_000, event), "Terminate(Signal)");
-            assert_eq!(run.tree_ends(1_100), finish, "{event:?}");
         }
     }
 
@@ -1111,20 +1122,8 @@ mod tests {
     const STUCK: &str = "KillRest; NameSurvivors";
 
     #[test]
-    fn what_withstands_a_kill_for_a_second_is_killed_once_a_second_from_then_on() {
-        let mut run = Run::new(policy());
-        run.on(0, sent(SIGTERM));
-        run.tick(5_000);
-        assert_eq!(run.tick(6_000), STUCK);
-        for again in [7_000, 8_000] {
-            assert_eq!(run.due(), Some(at(again)));
-            assert_eq!(run.tick(again), "KillRest");
-        }
-    }
-
-    #[test]
     fn a_lost_lock_is_the_graver_reason_and_the_earlier_end_counts() {
-        let mut first = Run::new(with(|it| it.timeout_at = Some(at(1_000))));
+        let mut first = Run::new(with(|it| it.timeout = Some(Duration::from_secs(1))));
         first.on(0, sent(SIGTERM));
         assert_eq!(first.tick(1_000), "");
         assert_eq!(first.tick(5_000), "Kill(Signal)");
@@ -1179,7 +1178,7 @@ mod tests {
         run.session.walked(Duration::from_millis(100));
         run.tick(10_000);
         assert_eq!(run.dead_by(), Some(at(29_098)));
-        assert_eq!(run.tick(24_498), "Terminate(Lost)");
+        assert_eq!(run.tick(24_498), "Terminate(Lost, Unknown)");
         assert_eq!(run.due(), Some(at(29_098)));
         // Never by more than a third, so that renewals come before.
         run.session.walked(Duration::from_secs(60));
@@ -1194,8 +1193,11 @@ mod tests {
             run
         };
         let (mut terminated, mut lost) = (walking(), walking());
-        assert_eq!(terminated.on(16_000, sent(SIGTERM)), "Terminate(Signal)");
-        assert_eq!(lost.is_lost(16_000), "Terminate(Lost)");
+        assert_eq!(
+            terminated.on(16_000, sent(SIGTERM)),
+            "Terminate(Signal, Unknown)"
+        );
+        assert_eq!(lost.is_lost(16_000), "Terminate(Lost, Unknown)");
         for run in [terminated, lost] {
             // The grace alone would last until 21 s.
             assert_eq!(run.next_stop(), Some(at(19_498)), "{run:?}");
@@ -1228,7 +1230,7 @@ mod tests {
         renewals.add(name(), Lease::new(START, terms(4)));
         let cancelled = LockNews::Cancelled(name(), Box::default());
         let lost = lost(renewals.lease());
-        let timeout = with(|it| it.timeout_at = Some(START));
+        let timeout = with(|it| it.timeout = Some(Duration::ZERO));
         for (policy, event) in [
             (policy(), sent(SIGTERM)),
             (policy(), Event::News(&cancelled)),
@@ -1236,7 +1238,7 @@ mod tests {
             (policy(), killed_by(9)),
             (timeout, Event::Tick),
         ] {
-            let mut session = Session::new(policy);
+            let mut session = Session::new(policy, START);
             session.on_event(event, &renewals, START);
             assert_eq!(session.next_stop(&renewals), Some(at(2_000)), "{event:?}");
         }
@@ -1251,7 +1253,7 @@ mod tests {
         };
         let outside = |signal: i32| format!("ForwardOutside({signal})");
         let alone = |signal: i32| format!("Forward({signal})");
-        let others = "TerminateOthersThan(Group)".to_owned();
+        let others = "Terminate(Signal, Group)".to_owned();
         for (policy, event, expected) in [
             (job, typed(SIGHUP), outside(SIGHUP)),
             (job, typed(SIGWINCH), outside(SIGWINCH)),
@@ -1270,28 +1272,6 @@ mod tests {
         ] {
             assert_eq!(Run::new(policy).on(0, event), expected, "{event:?}");
         }
-    }
-
-    #[test]
-    fn a_second_int_that_is_sent_to_the_group_kills_and_a_typed_one_does_not() {
-        for (second, expected) in [
-            (typed(SIGINT), "ForwardOutside(2)"),
-            (to_group(SIGINT), "Kill(Signal)"),
-        ] {
-            let mut run = Run::new(on_terminal());
-            run.on(0, to_group(SIGINT));
-            assert_eq!(run.on(600, second), expected, "{second:?}");
-        }
-    }
-
-    #[test]
-    fn the_timeout_stops_then_kills_and_is_the_status() {
-        let mut run = Run::new(with(|it| it.timeout_at = Some(at(2_000))));
-        assert_eq!(run.due(), Some(at(2_000)));
-        assert_eq!(run.tick(2_000), "Terminate(Timeout)");
-        assert_eq!(run.due(), Some(at(7_000)));
-        run.on(2_100, ended(0));
-        assert_eq!(run.tree_ends(2_100), "Finish(Timeout)");
     }
 
     #[test]
@@ -1329,10 +1309,10 @@ mod tests {
     fn a_hook_is_told_once_that_the_lock_is_lost_after_what_is_done_about_it() {
         let policy = with(|it| it.has_hook = true);
         let mut taken = Run::new(policy);
-        assert_eq!(taken.is_lost(0), "Terminate(Lost); TellLost");
+        assert_eq!(taken.is_lost(0), "Terminate(Lost, Unknown); TellLost");
         assert_eq!(taken.is_lost(1), "");
         let not_renewed = Run::new(policy).tick(24_498);
-        assert_eq!(not_renewed, "Terminate(Lost); TellLost");
+        assert_eq!(not_renewed, "Terminate(Lost, Unknown); TellLost");
         // Even if it is being stopped for another reason already.
         let mut stopping = Run::new(policy);
         stopping.on(0, sent(SIGTERM));
@@ -1350,26 +1330,7 @@ mod tests {
         assert!(actions.ends_with("TellLost; Finish(Lost)"), "{actions}");
         // A run that a newer one stops has lost nothing.
         let cancelled = Run::new(policy).is_cancelled(0);
-        assert_eq!(cancelled, "Terminate(Cancelled)");
-    }
-
-    #[test]
-    fn descendants_of_an_interrupted_command_have_the_grace_to_end() {
-        let mut run = Run::new(policy());
-        run.on(0, sent(SIGINT));
-        assert_eq!(run.on(10, ended(130)), "TerminateOthers");
-        assert_eq!(run.due(), Some(at(5_010)));
-        assert_eq!(run.tree_ends(20), "Finish(Command(130))");
-    }
-
-    #[test]
-    fn without_a_lock_what_can_not_be_killed_is_not_waited_for_for_ever() {
-        let mut run = Run::without_lock(policy());
-        run.on(0, sent(SIGTERM));
-        run.on(600, sent(SIGTERM));
-        run.on(602, ended(1));
-        assert_eq!(run.due(), Some(at(610)));
-        assert_eq!(run.tick(1_600), "Finish(Command(1))");
+        assert_eq!(cancelled, "Terminate(Cancelled, Unknown)");
     }
 
     #[test]
@@ -1397,19 +1358,5 @@ mod tests {
         let mut left = Run::new(policy());
         left.tree_ends(20);
         assert!(left.session.is_over());
-    }
-
-    #[test]
-    fn without_a_lock_nobody_else_kills_a_command_that_is_being_stopped() {
-        let mut run = Run::without_lock(with(|it| it.timeout_at = Some(at(1_000))));
-        assert_eq!(run.tick(1_000), "Terminate(Timeout)");
-        assert_eq!(run.dead_by(), None);
-    }
-
-    #[test]
-    fn without_a_lock_only_signals_and_the_timeout_count() {
-        let mut run = Run::without_lock(policy());
-        assert_eq!(run.due(), None);
-        assert_eq!(run.on(99_000, ended(3)), "Finish(Command(3))");
     }
 }

@@ -129,18 +129,38 @@ impl<'a> Acquisition<'a> {
             kill_after: kill_after.unwrap_or(KILL_AFTER),
             clock_skew,
         };
-        let who = Who {
-            ttl: Some(milliseconds(ttl)),
-            skew: Some(milliseconds(clock_skew)).filter(|ms| *ms > 0),
-            kill_after: Who::unusual_grace(terms.kill_after),
-            ignores_freeze: options.ignore_freeze,
-            ..who
+        let request = Request {
+            who: Who {
+                ttl: Some(milliseconds(ttl)),
+                skew: Some(milliseconds(clock_skew)).filter(|ms| *ms > 0),
+                kill_after: Who::unusual_grace(terms.kill_after),
+                ignores_freeze: options.ignore_freeze,
+                ..who
+            },
+            ttl,
+            limit: match (options.shared, options.slots) {
+                (true, _) => Limit::SHARED,
+                (false, Some(slots)) => Limit::slots(slots),
+                (false, None) => Limit::EXCLUSIVE,
+            },
+            queue: QueueOptions {
+                supersede: match (options.supersede, options.seq, options.cancel_in_progress) {
+                    (_, _, true) => Supersede::HoldersToo,
+                    (false, None, false) => Supersede::Nobody,
+                    _ => Supersede::Waiters,
+                },
+                number: options.seq,
+                most_waiting: options.max_queue,
+            },
+            once_per: Duration::ZERO,
+            once_key: None,
+            repair_ttl: settings.repair_ttl,
         };
         Ok(Self {
             settings,
             names,
             wait_options: options,
-            request: request(who, ttl, options, settings),
+            request,
             terms,
             starts_on_grant: false,
             silence: None,
@@ -267,31 +287,6 @@ impl<'a> Acquisition<'a> {
     /// Returns the variables for the work under the locks.
     pub fn environment(&self, holds: &HeldLocks, slots: bool) -> Environment {
         holds.environment(&self.names, &self.inherited, &self.request.who, slots)
-    }
-}
-
-/// Returns the request to the server that the options describe.
-fn request(who: Who, ttl: Duration, options: &cli::AcquireOptions, settings: &Settings) -> Request {
-    Request {
-        who,
-        ttl,
-        limit: match (options.shared, options.slots) {
-            (true, _) => Limit::SHARED,
-            (false, Some(slots)) => Limit::slots(slots),
-            (false, None) => Limit::EXCLUSIVE,
-        },
-        queue: QueueOptions {
-            supersede: match (options.supersede, options.seq, options.cancel_in_progress) {
-                (_, _, true) => Supersede::HoldersToo,
-                (false, None, false) => Supersede::Nobody,
-                _ => Supersede::Waiters,
-            },
-            number: options.seq,
-            most_waiting: options.max_queue,
-        },
-        once_per: Duration::ZERO,
-        once_key: None,
-        repair_ttl: settings.repair_ttl,
     }
 }
 

@@ -110,7 +110,7 @@ pub use self::lock::{Forced, FreezeReply, Lock};
 pub use self::locks::Locks;
 pub use self::name::Name;
 pub use self::token::Token;
-pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Who};
+pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Who, cut};
 pub use crate::server::endpoint::Access;
 pub use crate::server::error::{Cause, Error, ErrorKind};
 pub use crate::server::local::{THIS_HOST_ONLY, is_server as is_local_server};

@@ -139,7 +139,7 @@ impl Who {
 }
 
 /// Cuts a text to this many bytes, and marks the cut.
-fn cut(text: &mut String, most: usize) {
+pub fn cut(text: &mut String, most: usize) {
     if text.len() > most {
         let end = (0..=most).rev().find(|&end| text.is_char_boundary(end));
         text.truncate(end.unwrap_or(0));

@@ -577,8 +577,14 @@ mod tests {
             ("redis://u:hun ter2@h", "a space"),
             ("redis://u:hunter2@h\th", "a space"),
             ("redis://u:hun@ter2@h", "an @ in the"),
-            ("redis://u:hun#ter2@h", "a # in a password must be written %23"),
-            ("rediss://h#insecure", "a # in a password must be written %23"),
+            (
+                "redis://u:hun#ter2@h",
+                "a # in a password must be written %23",
+            ),
+            (
+                "rediss://h#insecure",
+                "a # in a password must be written %23",
+            ),
             ("redis://u:hun/ter2@h", "a / in the"),
             ("redis://u:hun?ter2@h", "a ? in the"),
             ("redis://h1,h2:7", "several hosts"),

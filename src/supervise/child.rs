@@ -11,11 +11,12 @@ use nix::unistd::{Pid, getpgid};
 
 use crate::clock::{Moment, now};
 use crate::decide::job_control::StoppedBy;
+use crate::decide::session::Event;
 use crate::signal::{SIGINT, Signals};
 use crate::supervise::environment::Environment;
 use crate::supervise::procfs::{Process, Stat, is_alive};
-use crate::supervise::script::{Reaped, Script};
-use crate::supervise::tree::{Evidence, Tree};
+use crate::supervise::script::Script;
+use crate::supervise::tree::Tree;
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 use crate::variables::VARIABLES;
 
@@ -31,6 +32,8 @@ pub struct Child {
     pub(super) tree: Tree,
     /// Time that the last complete walk of the tree took, or longer if a later one was cut short.
     pub(super) walk: Duration,
+    /// Processes that redlock may not signal, since the last report about them.
+    pub(super) refused: Vec<Pid>,
     /// The script, if this process is a keeper.
     pub(super) script: Option<Script>,
 }
@@ -89,9 +92,6 @@ impl Prepared {
     }
 }
 
-/// Processes that redlock may not signal.
-pub type Refused = Vec<Pid>;
-
 impl Child {
     /// Starts a command under the locks with these ids, but not after a time since boot. Passes on the standard streams,
     /// and the environment plus the work's variables. The kernel kills the child when redlock dies; orphans of the tree become redlock's children.
@@ -129,60 +129,51 @@ impl Child {
             (sys::spawn(&spec), None)
         };
         let pid = Pid::from_raw(pid?);
-        tree.evidence = Evidence {
-            command: Some(pid),
-            limit,
-            ids,
-        };
+        tree.command = Some(pid);
+        (tree.limit, tree.ids) = (limit, ids);
         Ok(Self {
             pid,
             own_group,
             reaped: false,
             tree,
             walk: Duration::ZERO,
+            refused: Vec::new(),
             script: None,
         })
     }
 
     /// Forwards a signal to the child, or to its process group if it leads one.
     /// If the child has ended, all that is left of its tree gets the signal.
-    pub fn forward(&self, signal: i32) -> Refused {
-        if let Some(script) = &self.script {
-            let sent = script.process.signal(signal);
-            return refused(self.pid, &sent).into_iter().collect();
-        }
-        if self.reaped {
+    pub fn forward(&mut self, signal: i32) {
+        if self.reaped && self.script.is_none() {
             return self.signal_tree(None, |_| signal);
         }
         // A COMMAND that started in redlock's group may lead its own by now, as timeout(1) does.
-        let to = if self.own_group || self.group() == Some(self.pid) {
-            -self.pid.as_raw()
-        } else {
-            self.pid.as_raw()
+        let has_group = self.own_group || self.group() == Some(self.pid);
+        let sent = match &self.script {
+            Some(script) => script.process.signal(signal),
+            None if has_group => sys::kill(-self.pid.as_raw(), signal),
+            None => sys::kill(self.pid.as_raw(), signal),
         };
-        refused(self.pid, &sys::kill(to, signal))
-            .into_iter()
-            .collect()
+        self.refused.extend(refused(self.pid, &sent));
     }
 
     /// Continues the whole job: redlock's process group, and the child if it has left that group. The
     /// group usually contains the child's descendants, and anything else that the shell has put there.
-    pub fn continue_job(&self) -> Refused {
+    pub fn continue_job(&mut self) {
         // An error only concerns processes in the group that aren't the child's.
         let _ = sys::kill(0, sys::SIGCONT);
-        self.forward_outside(sys::SIGCONT)
+        self.forward_outside(sys::SIGCONT);
     }
 
     /// Forwards a signal that redlock's process group has already got: to the child if it has
     /// left that group, or to the rest of its tree outside the group if the child has ended.
-    pub fn forward_outside(&self, signal: i32) -> Refused {
+    pub fn forward_outside(&mut self, signal: i32) {
         if self.reaped {
             let outside = |pid| if is_in_our_group(pid) { 0 } else { signal };
-            self.signal_tree(None, outside)
+            self.signal_tree(None, outside);
         } else if self.is_outside() {
-            self.forward(signal)
-        } else {
-            Refused::new()
+            self.forward(signal);
         }
     }
 
@@ -195,11 +186,6 @@ impl Child {
     fn group(&self) -> Option<Pid> {
         let pid = (!self.reaped).then_some(self.pid)?;
         getpgid(Some(pid)).ok()
-    }
-
-    /// Returns true if a signal has stopped the child.
-    pub fn is_stopped(&self) -> bool {
-        self.stopped_by().is_some()
     }
 
     /// Returns the kind of stop, if the child is stopped.
@@ -226,22 +212,21 @@ impl Child {
     /// Sends SIGTERM to the child and its tree, except the processes that a SIGTERM
     /// with this `reach` has already reached. The search for them ends at `kill_at`.
     /// A stopped process is continued, because it handles SIGTERM only then.
-    pub fn terminate(&mut self, kill_at: Option<Moment>, reach: Reach) -> Refused {
+    pub fn terminate(&mut self, kill_at: Option<Moment>, reach: Reach) {
         if let Some(script) = &self.script {
-            script.terminate(&mut self.tree, kill_at);
-            return Refused::new();
+            return script.terminate(&mut self.tree, kill_at);
         }
         // Records the tree before its first process ends, because children then have no parent for a moment.
         self.look(kill_at);
-        let has_group = self.own_group && !self.reaped;
+        let (leader, has_group) = (self.pid, self.own_group && !self.reaped);
         if has_group && reach != Reach::All {
             // A process that is forked meanwhile gets the group's signal.
-            let _ = sys::kill(-self.pid.as_raw(), sys::SIGTERM);
+            let _ = sys::kill(-leader.as_raw(), sys::SIGTERM);
         }
         let asks = |pid: Pid| {
             // Signal 0 only checks the permission to signal a process.
             let has_got_it = reach == Reach::All
-                || (has_group && getpgid(Some(pid)) == Ok(self.pid))
+                || (has_group && getpgid(Some(pid)) == Ok(leader))
                 || (reach == Reach::Group && is_in_our_group(pid));
             if has_got_it { 0 } else { sys::SIGTERM }
         };
@@ -250,39 +235,34 @@ impl Child {
             let is_stopped = Stat::read(pid).is_some_and(|stat| stat.is_stopped);
             if is_stopped { sys::SIGCONT } else { 0 }
         };
-        let mut refused = self.signal_tree(kill_at, asks);
-        refused.extend(self.signal_tree(kill_at, wakes));
-        refused.sort();
-        refused.dedup();
-        refused
+        self.signal_tree(kill_at, asks);
+        self.signal_tree(kill_at, wakes);
     }
 
     /// Sends SIGTERM to the members of the tree that SIGINT has not ended: those
     /// that ignore it, or are in another group than redlock's and the child's.
-    pub fn terminate_others(&self) -> Refused {
+    pub fn terminate_others(&mut self) {
+        let leader = self.pid;
         self.signal_tree(None, |pid| {
             let ignores_it = || Stat::read(pid).is_some_and(|stat| stat.ignores(SIGINT));
             // This is redlock's group, or the group that the child has led.
-            let is_of_it = || getpgid(Some(pid)) == Ok(self.pid) || is_in_our_group(pid);
+            let is_of_it = || getpgid(Some(pid)) == Ok(leader) || is_in_our_group(pid);
             let has_got_it = is_of_it() && !ignores_it();
             if has_got_it { 0 } else { sys::SIGTERM }
-        })
+        });
     }
 
     /// Kills the child and its tree. A process that is forked meanwhile
     /// may escape, so the caller repeats this until nothing is left.
-    pub fn kill(&mut self) -> Refused {
+    pub fn kill(&mut self) {
         if let Some(script) = &self.script {
-            script.kill(&mut self.tree);
-            return Refused::new();
+            return script.kill(&mut self.tree);
         }
         self.kill_group();
         // Kills the recorded processes first, because walking a large tree takes longer.
-        for process in &self.tree.found {
-            process.signal(sys::SIGKILL);
-        }
+        self.tree.signal_found(sys::SIGKILL);
         self.tree.stop_all();
-        self.signal_tree(None, |_| sys::SIGKILL)
+        self.signal_tree(None, |_| sys::SIGKILL);
     }
 
     /// Kills the child's process group, if it leads one: the kernel lets none of the group escape.
@@ -297,26 +277,22 @@ impl Child {
     pub fn kill_orphans(&mut self) -> usize {
         // The group's number stays reserved while the group has a member, and the child was alive a moment ago.
         let group = (self.own_group && !self.reaped).then_some(self.pid);
-        let signal_all = |tree: &Tree, signal| {
-            let all = tree.found.iter();
-            all.filter(|process| process.signal(signal)).count()
-        };
         // A stopped process doesn't fork, and the processes it has forked keep their parent until they are found.
         loop {
             let before = self.tree.found.len();
             let is_listed = self.tree.scan(group, None, None).is_ok();
-            signal_all(&self.tree, sys::SIGSTOP);
+            self.tree.signal_found(sys::SIGSTOP);
             if !is_listed || self.tree.found.len() == before {
-                return signal_all(&self.tree, sys::SIGKILL);
+                return self.tree.signal_found(sys::SIGKILL);
             }
         }
     }
 
     /// Sends the signal that `signal` chooses to the child, and to each member of its tree
     /// that is recorded or found before `until`. Signal 0 only checks the permission.
-    fn signal_tree(&self, until: Option<Moment>, signal: impl Fn(Pid) -> i32) -> Refused {
+    fn signal_tree(&mut self, until: Option<Moment>, signal: impl Fn(Pid) -> i32) {
         let mut reached = HashSet::new();
-        let mut not_permitted = Vec::new();
+        let not_permitted = &mut self.refused;
         let mut send = |pid: Pid| {
             if reached.insert(pid) {
                 not_permitted.extend(refused(pid, &sys::kill(pid.as_raw(), signal(pid))));
@@ -332,14 +308,13 @@ impl Child {
             send(process.pid);
         }
         self.tree.visit(until, send);
-        not_permitted
     }
 
-    /// Reaps ended children. Returns the next result that matters, or `None` if there is
-    /// none yet. Adopted orphans, and children that were there before COMMAND, don't matter.
-    pub fn reap(&mut self) -> io::Result<Option<Reaped>> {
+    /// Reaps ended children. Returns the next end that matters, or `None` if there is none yet: that of the
+    /// child, and then that of its tree, if the kernel confirms that nothing of it is left. Adopted orphans, and children that were there before COMMAND, don't matter.
+    pub fn reap(&mut self) -> io::Result<Option<Event<'static>>> {
         if let Some(script) = &mut self.script {
-            return Ok(script.reap(self.pid, &mut self.reaped, &mut self.tree));
+            return Ok(script.reap(&mut self.reaped, &mut self.tree));
         }
         loop {
             let has_none = match sys::reap() {
@@ -348,7 +323,7 @@ impl Child {
                     self.tree.forget(pid);
                     if pid == self.pid {
                         self.reaped = true;
-                        return Ok(Some(Reaped::Child(status)));
+                        return Ok(Some(Event::Ended(status)));
                     }
                     continue;
                 }
@@ -356,7 +331,7 @@ impl Child {
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => self.reaped,
                 Err(error) => return Err(error),
             };
-            return Ok(has_none.then_some(Reaped::Tree));
+            return Ok(has_none.then_some(Event::TreeEnded));
         }
     }
 }

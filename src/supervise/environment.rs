@@ -30,12 +30,6 @@ pub struct JobHold {
     pub is_reentered: bool,
 }
 
-impl JobHold {
-    pub fn is_of(&self, name: &Name, token: &Token) -> bool {
-        &self.name == name && &self.token == token
-    }
-}
-
 /// Returns the variables for a job that runs without its locks. The holds of outer runs stay listed.
 pub fn unlocked(names: &[Name]) -> Environment {
     let held = std::env::var_os(HELD).map(|held| (HELD, held));
@@ -77,13 +71,13 @@ pub fn token_of(name: &Name, of_run: &[&str]) -> Option<Token> {
 /// Returns the holds of the surrounding runs.
 pub fn inherited() -> Vec<JobHold> {
     let held = std::env::var_os(HELD).unwrap_or_default();
-    read_held(held.as_bytes())
+    entries(held.as_bytes()).flatten().collect()
 }
 
 /// Returns true if this is a hold of an outer run or script that the job has reentered.
 pub fn is_reentered(name: &Name, token: &Token) -> bool {
     let mut held = inherited().into_iter();
-    held.any(|hold| hold.is_reentered && hold.is_of(name, token))
+    held.any(|hold| (&hold.name, &hold.token, hold.is_reentered) == (name, token, true))
 }
 
 /// Returns whose locks a process was started under. `environment` has `NAME=value`
@@ -97,27 +91,19 @@ pub fn origin_of(environment: &[u8], ids: &[String]) -> Origin {
     };
     let mut guards = variable(GUARD).split(|&byte| byte == b' ');
     let has_guard = guards.any(|guard| ids.iter().any(|id| id.as_bytes() == guard));
-    let held = read_held(variable(HELD));
-    if has_guard || held.iter().any(|hold| ids.contains(&hold.token.id())) {
+    let mut held = entries(variable(HELD)).flatten().peekable();
+    let is_unsaid = held.peek().is_none();
+    if has_guard || held.any(|hold| ids.contains(&hold.token.id())) {
         Origin::Ours
-    } else if held.is_empty() {
+    } else if is_unsaid {
         Origin::Unsaid
     } else {
         Origin::OfOthers
     }
 }
 
-/// Reads `NAME=TOKEN …`. Skips malformed entries.
-pub fn read_held(held: &[u8]) -> Vec<JobHold> {
-    entries(held).flatten().collect()
-}
-
-/// Reads `NAME=TOKEN …`. Returns `None` if any entry is malformed.
-pub fn parse_held(held: &[u8]) -> Option<Vec<JobHold>> {
-    entries(held).collect()
-}
-
-fn entries(held: &[u8]) -> impl Iterator<Item = Option<JobHold>> {
+/// Reads `NAME=TOKEN …`. A malformed entry is `None`.
+pub fn entries(held: &[u8]) -> impl Iterator<Item = Option<JobHold>> {
     let entries = held.split(|&byte| byte == b' ');
     entries.filter(|entry| !entry.is_empty()).map(|entry| {
         // A token contains neither = nor ~, but a name may contain both.

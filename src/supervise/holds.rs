@@ -75,13 +75,6 @@ impl HeldLocks {
         self.renewals.lease()
     }
 
-    /// Adds a lock that was granted for `lasting`; the first renewal confirms the grant.
-    pub fn add_grant(&mut self, hold: HeldLock, lease: Lease, lasting: Duration, client: Client) {
-        self.add(hold, lease);
-        self.client = client;
-        self.renewals.add_grant(lasting);
-    }
-
     /// Returns the ids of these locks and guards. A process has one of them in its environment if it is part of
     /// the work. Locks of an outer run aren't included, because that run's other work has their ids as well.
     pub fn ids(&self) -> Vec<String> {
@@ -90,6 +83,15 @@ impl HeldLocks {
             None => (!hold.reentrant).then(|| hold.claim.id()),
         };
         self.all.iter().filter_map(id).collect()
+    }
+
+    /// Returns the held locks with these names, in the order of the names.
+    pub fn in_order(&self, names: &[Name]) -> impl Iterator<Item = &HeldLock> {
+        let hold = move |name: &Name| {
+            let mut all = self.all.iter();
+            all.find(|hold| hold.claim.lock().name() == name)
+        };
+        names.iter().filter_map(hold)
     }
 
     /// Returns the variables for a job of this client; those of several locks are lists in the
@@ -102,11 +104,7 @@ impl HeldLocks {
         slots: bool,
     ) -> Environment {
         let of_each = |value: &dyn Fn(&HeldLock) -> OsString| -> OsString {
-            let in_order = names.iter().filter_map(|name| {
-                let mut all = self.all.iter();
-                all.find(|hold| hold.claim.lock().name() == name)
-            });
-            let values: Vec<OsString> = in_order.map(value).collect();
+            let values: Vec<OsString> = self.in_order(names).map(value).collect();
             values.join(OsStr::new(" "))
         };
         let token = |hold: &HeldLock| OsString::from_vec(hold.claim.token().as_bytes().to_vec());
@@ -161,9 +159,11 @@ impl HeldLocks {
         }
     }
 
-    /// Renews the leases in the background.
-    pub fn renew(&mut self) {
-        self.start_task(Task::Renew);
+    /// Renews the leases in the background if that is due.
+    pub fn renew_if_due(&mut self) {
+        if self.renewals.renewal_is_due(now()) {
+            self.start_task(Task::Renew);
+        }
     }
 
     /// Leaves all locks to other processes, or to the end of their leases.
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
     use crate::decide::lease::{Terms, try_timeout};
     use crate::protocol::{Access, Locks, Token};
-    use crate::supervise::environment::{Origin, origin_of, read_held};
+    use crate::supervise::environment::{Origin, entries, origin_of};
 
     fn locks() -> Locks {
         let access = Access {
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(value(WAITED_MS), Some("12"));
         assert_eq!(value(SLOT), None);
         assert_eq!(value(HELD), Some("c~d=e~t2:h:1 a=b~=t1:h:1"));
-        let held = read_held(value(HELD).unwrap().as_bytes());
+        let held: Vec<JobHold> = entries(value(HELD).unwrap().as_bytes()).flatten().collect();
         assert_eq!(held, [job_hold(&b, true), job_hold(&a, false)]);
         // An inner run passes on the holds that it doesn't use itself.
         let nothing = HeldLocks::none(locks().client());

@@ -19,12 +19,11 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value as Json, json};
 
-use super::HeldLocks;
 use super::environment::list_of;
 use super::tree::Tree;
 use crate::clock::now;
 use crate::decide::exit::Exit;
-use crate::protocol::{Name, Who};
+use crate::protocol::{Name, Who, cut};
 use crate::report::{self, Verbosity, client_in_words, escaped};
 use crate::signal::SIGCHLD;
 use crate::sys;
@@ -69,16 +68,6 @@ pub struct News {
 }
 
 impl Hook<'_> {
-    /// Returns the fencing tokens of these locks.
-    pub fn fences(names: &[Name], holds: &HeldLocks) -> Vec<u64> {
-        let fence = |name: &Name| {
-            let mut all = holds.all.iter();
-            let hold = all.find(|hold| hold.claim.lock().name() == name)?;
-            Some(hold.fence)
-        };
-        names.iter().filter_map(fence).collect()
-    }
-
     /// Calls the script. A failure doesn't affect the run.
     pub fn tell(&self, news: &News, verbosity: Verbosity) {
         let started = open_null().and_then(|null| self.call(news, null));
@@ -161,12 +150,7 @@ impl Hook<'_> {
 
 /// Shortens a text that is too long, and appends an ellipsis.
 fn truncated(mut text: String) -> String {
-    if text.len() > LONGEST_TEXT {
-        let is_boundary = |end: &usize| text.is_char_boundary(*end);
-        let end = (0..=LONGEST_TEXT).rev().find(is_boundary);
-        text.truncate(end.unwrap_or(0));
-        text.push('…');
-    }
+    cut(&mut text, LONGEST_TEXT);
     text
 }
 

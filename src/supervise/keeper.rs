@@ -26,9 +26,8 @@ use crate::sys;
 
 /// The script for which a lock is kept, and the processes it starts from now on.
 pub struct Target {
-    pid: Pid,
-    tree: Tree,
-    script: Script,
+    child: Child,
+    process: Arc<ProcessFd>,
     /// Identity of the script, by which its descendants recognize it.
     pub instance: String,
 }
@@ -44,42 +43,50 @@ impl Target {
             process.signal(0)?;
         }
         let instance = process.instance(pid).unwrap_or_default();
-        let pid = Pid::from_raw(pid);
+        let (pid, process) = (Pid::from_raw(pid), Arc::new(process));
         let script = Script {
-            process: Arc::new(process),
+            process: Arc::clone(&process),
             ancestors: procfs::ancestors(pid).map(|stat| stat.process()).collect(),
             execution: Execution::of(pid),
             with_orphans: with_children,
             suspect: None,
         };
-        Ok(Self {
+        let child = Child {
             pid,
+            own_group: false,
+            reaped: false,
             tree: Tree::below(pid),
-            script,
+            walk: Duration::ZERO,
+            refused: Vec::new(),
+            script: Some(script),
+        };
+        Ok(Self {
+            child,
+            process,
             instance,
         })
     }
 
     /// Returns the script's pid, and the process itself.
     pub fn process(&self) -> (i32, &ProcessFd) {
-        (self.pid.as_raw(), &self.script.process)
+        (self.child.pid.as_raw(), &self.process)
     }
 }
 
 /// Forks a keeper. Returns `None` in this process at once. Returns the exit status in
 /// the keeper when it has finished; an unknown status of the script counts as success.
 pub fn leave_behind(
-    target: Target,
+    mut target: Target,
     terms: &Terms,
     holds: &mut HeldLocks,
     signals: &Signals,
 ) -> Result<Option<Exit>> {
     holds.reclaim_client(None, || {});
-    let own = [target.script.process.as_fd(), signals.as_fd()];
+    let own = [target.process.as_fd(), signals.as_fd()];
     let kept: Vec<BorrowedFd> = holds.client.fds().chain(own).collect();
     stderr::flush(stderr::LINGER);
     sys::await_other_threads();
-    let words = format!("redlock\0acquire\0--while-pid\0{}", target.pid);
+    let words = format!("redlock\0acquire\0--while-pid\0{}", target.child.pid);
     let forked = sys::fork_daemon(sys::KEEPER, &words, &kept);
     let forked =
         forked.context("can't start the keeper, the background process that renews the lock")?;
@@ -92,17 +99,9 @@ pub fn leave_behind(
     signals.become_keeper();
     // Reading /proc takes descriptors. Without them a live process would look dead.
     sys::lift_limits();
-    let mut child = Child {
-        pid: target.pid,
-        own_group: false,
-        reaped: false,
-        tree: target.tree,
-        walk: Duration::ZERO,
-        script: Some(target.script),
-    };
     // Ids of reentered locks are left out, because the outer job's other work has them as well.
-    child.tree.evidence.ids = holds.ids();
-    let mut supervision = Supervision::new(terms, child, holds, signals);
+    target.child.tree.ids = holds.ids();
+    let mut supervision = Supervision::new(terms, target.child, holds, signals);
     let timer = Timer::new().map_err(Into::into);
     let exit = timer.and_then(|mut timer| supervision.run(&mut timer));
     Ok(Some(supervision.end(exit).exit))

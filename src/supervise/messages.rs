@@ -13,10 +13,7 @@ use crate::sys;
 
 /// Conditions of a supervision, and the names for its messages.
 pub struct Terms<'a> {
-    /// Policy of the session; its `timeout_at` and `has_hook` are set when the work starts.
     pub policy: Policy,
-    /// Longest time that the work may take.
-    pub timeout: Option<Duration>,
     pub names: &'a [Name],
     pub locks: &'a Locks,
     pub who: &'a Who,

@@ -40,8 +40,6 @@ struct Supervision<'a> {
     session: Session,
     holds: &'a mut HeldLocks,
     signals: &'a Signals,
-    /// The user has been told that redlock may not signal some processes.
-    refused_named: bool,
     /// The user has been told which processes can't be killed.
     survivors_named: bool,
     job_control: JobControl,

@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::unistd::{Pid, getpgrp};
+use nix::unistd::getpgrp;
 
 pub use super::messages::Terms;
 use super::messages::{self, Messages};
@@ -19,16 +19,16 @@ use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::job_control::JobControl;
 use crate::decide::renewals::LockNews;
-use crate::decide::session::{self, Action, Policy, Session, StopReason};
+use crate::decide::session::{self, Action, Session, StopReason};
 use crate::duration;
 use crate::report::{self, describe_job};
 use crate::signal::{
     SIGCHLD, SIGCONT, SIGTERM, SIGTSTP, SIGURG, Signals, ends_waiting, is_passed_up,
 };
+use crate::supervise::child::Child;
 pub use crate::supervise::child::Work;
-use crate::supervise::child::{Child, Refused};
 use crate::supervise::procfs::Stat;
-use crate::supervise::script::{Reaped, Script};
+use crate::supervise::script::Script;
 use crate::supervise::watchdog::Watchdog;
 use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes, poll};
 use crate::systemd;
@@ -117,19 +117,13 @@ impl<'a> Supervision<'a> {
         signals: &'a Signals,
     ) -> Self {
         let began = now();
-        let policy = Policy {
-            timeout_at: terms.timeout.map(|timeout| began + timeout),
-            has_hook: terms.hook.is_some(),
-            ..terms.policy
-        };
         Self {
             terms,
             messages: Messages::new(terms),
             child,
-            session: Session::new(policy),
+            session: Session::new(terms.policy, began),
             holds,
             signals,
-            refused_named: false,
             survivors_named: false,
             job_control: JobControl::new(terms.policy.on_terminal),
             stood_still: false,
@@ -221,7 +215,7 @@ impl<'a> Supervision<'a> {
 
     /// Suspends redlock until another process continues it, and then continues the job
     /// if that was meant. The watchdog kills the work if the lease ends meanwhile.
-    fn suspend(&mut self) -> io::Result<Refused> {
+    fn suspend(&mut self) -> io::Result<()> {
         let stop = self.next_stop();
         let is_continued = self.signals.suspend()?;
         self.stood_still |= stop.is_some_and(|stop| now() >= stop);
@@ -229,17 +223,16 @@ impl<'a> Supervision<'a> {
         self.job_control.forget();
         self.look_whether_stopped();
         if !self.terms.policy.on_terminal {
-            return Ok(Refused::new());
+            return Ok(());
         }
-        if is_continued && self.child.is_stopped() && !sys::is_pending(SIGTSTP) {
+        if is_continued && self.child.stopped_by().is_some() && !sys::is_pending(SIGTSTP) {
             // Another process has continued only redlock, and means the whole job.
-            return Ok(self.child.continue_job());
-        }
-        if !is_continued && self.child.is_outside() {
+            self.child.continue_job();
+        } else if !is_continued && self.child.is_outside() {
             // redlock couldn't be suspended, because no shell would continue it, so it continues COMMAND.
-            return Ok(self.child.forward(SIGCONT));
+            self.child.forward(SIGCONT);
         }
-        Ok(Refused::new())
+        Ok(())
     }
 
     /// Suspends redlock too when COMMAND and all that it started have been
@@ -249,7 +242,7 @@ impl<'a> Supervision<'a> {
             return ControlFlow::Continue(());
         }
         self.job_control.forget();
-        if self.child.is_stopped() && self.child.tree.is_stopped() {
+        if self.child.stopped_by().is_some() && self.child.tree.is_stopped() {
             self.apply(session::Event::Stopped)?;
         }
         // COMMAND may still be stopped, and its children may be stopped later.
@@ -268,15 +261,17 @@ impl<'a> Supervision<'a> {
     }
 
     /// Reports once which processes redlock may not signal.
-    fn note_refused(&mut self, refused: &[Pid]) {
-        if refused.is_empty() || std::mem::replace(&mut self.refused_named, true) {
+    fn note_refused(&mut self) {
+        let mut refused = std::mem::take(&mut self.child.refused);
+        if refused.is_empty() || self.session.was_refused() {
             return;
         }
+        refused.sort();
+        refused.dedup();
         report::error(format_args!(
             "redlock isn't permitted to signal {} (the command itself, or started by it)",
-            survivors::list(refused, survivors::number)
+            survivors::list(&refused, survivors::number)
         ));
-        self.session.was_refused();
     }
 
     /// Kills the work, because a call that supervising needs has failed. A keeper that only warns sends its warning.
@@ -288,16 +283,11 @@ impl<'a> Supervision<'a> {
         self.session.give_up(now());
         let until = now() + GIVE_UP_WITHIN;
         while now() < until && !self.session.is_over() {
-            let _ = self.child.kill();
-            let event = match self.child.reap() {
-                Ok(Some(Reaped::Tree)) => session::Event::TreeEnded,
-                Ok(Some(Reaped::Child(status))) => session::Event::Ended(status),
-                Ok(None) | Err(_) => {
-                    std::thread::sleep(Duration::from_millis(1));
-                    continue;
-                }
-            };
-            self.decide(event);
+            self.child.kill();
+            match self.child.reap() {
+                Ok(Some(event)) => drop(self.decide(event)),
+                Ok(None) | Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
         }
         report::error(format_args!(
             "can't supervise the command any more, so it was killed: {error:#}"
@@ -353,7 +343,7 @@ impl<'a> Supervision<'a> {
                 report::error(format_args!("{}; {what}", self.loss()));
             }
             StopReason::Timeout => {
-                let max_runtime = duration::exact(self.terms.timeout.unwrap_or_default());
+                let max_runtime = duration::exact(self.terms.policy.timeout.unwrap_or_default());
                 report::error(format_args!(
                     "ran longer than --max-runtime {max_runtime}; {what}"
                 ));
@@ -381,28 +371,15 @@ impl<'a> Supervision<'a> {
         self.messages.loss(&silence)
     }
 
-    /// Sends SIGTERM to COMMAND's tree, except the processes that a signal with this `reach` has already reached.
-    fn terminate(&mut self, reason: StopReason, reach: Reach) {
-        let refused = self.child.terminate(self.next_stop(), reach);
-        self.session.walked(self.child.walk);
-        self.announce(reason, "stopping the command");
-        self.note_refused(&refused);
-    }
-
     /// Performs `action`, or ends the loop.
     pub(super) fn perform(&mut self, action: Action) -> Step {
         match action {
             Action::Forward(signal) => {
                 self.job_control.passed_on(signal);
-                self.note_refused(&self.child.forward(signal));
+                self.child.forward(signal);
             }
-            Action::ForwardOutside(signal) => {
-                self.note_refused(&self.child.forward_outside(signal));
-            }
-            Action::Suspend => {
-                let refused = needed(self.suspend())?;
-                self.note_refused(&refused);
-            }
+            Action::ForwardOutside(signal) => self.child.forward_outside(signal),
+            Action::Suspend => needed(self.suspend())?,
             Action::Warn if self.child.script.is_some() => {
                 self.child.forward(SIGURG);
                 return ControlFlow::Break(Ok(Exit::Lost));
@@ -416,24 +393,25 @@ impl<'a> Supervision<'a> {
                     self.loss()
                 ));
             }
-            Action::Terminate(reason) => self.terminate(reason, Reach::Unknown),
-            Action::TerminateOthersThan(reach) => self.terminate(StopReason::Signal, reach),
-            Action::TerminateOthers => self.note_refused(&self.child.terminate_others()),
+            Action::Terminate(reason, reach) => {
+                self.child.terminate(self.next_stop(), reach);
+                self.session.walked(self.child.walk);
+                self.announce(reason, "stopping the command");
+            }
+            Action::TerminateOthers => self.child.terminate_others(),
             Action::Kill(reason) => {
-                let refused = self.child.kill();
+                self.child.kill();
                 self.announce(reason, "killing the command");
-                self.note_refused(&refused);
             }
             Action::KillRest => {
-                let refused = self.child.kill();
+                self.child.kill();
                 // A large process takes a moment to end, so the guards
                 // only insist if the lease would end before that.
                 let lease = self.holds.lease();
                 let is_late = lease.is_some_and(|lease| lease.deadline() <= now() + INSIST_BEFORE);
-                if is_late || !refused.is_empty() {
+                if is_late || !self.child.refused.is_empty() {
                     self.holds.insist();
                 }
-                self.note_refused(&refused);
             }
             Action::NameSurvivors => {
                 self.holds.insist();
@@ -455,6 +433,7 @@ impl<'a> Supervision<'a> {
             Action::TellLost => self.messages.tell("lost", Some(now().since(self.began))),
             Action::Finish(exit) => return ControlFlow::Break(Ok(exit)),
         }
+        self.note_refused();
         ControlFlow::Continue(())
     }
 
@@ -464,23 +443,20 @@ impl<'a> Supervision<'a> {
             self.holds.start_watchdog(&self.child);
             self.tell_watchdog();
         }
-        self.holds.renew();
+        self.holds.renew_if_due();
         self.look_at_work();
     }
 
     /// Handles processes that have ended.
     pub(super) fn reap(&mut self) -> Step {
-        while let Some(reaped) = needed(self.child.reap())? {
-            match reaped {
-                Reaped::Child(status) => {
-                    let watchdog = self.holds.watchdog.iter();
-                    watchdog.for_each(Watchdog::tell_reaped);
-                    self.await_own(status.signal());
-                    self.take_signals()?;
-                    self.apply(session::Event::Ended(status))?;
-                }
-                Reaped::Tree => return self.apply(session::Event::TreeEnded),
+        while let Some(event) = needed(self.child.reap())? {
+            if let session::Event::Ended(status) = event {
+                let watchdog = self.holds.watchdog.iter();
+                watchdog.for_each(Watchdog::tell_reaped);
+                self.await_own(status.signal());
+                self.take_signals()?;
             }
+            self.apply(event)?;
         }
         ControlFlow::Continue(())
     }

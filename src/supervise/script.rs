@@ -6,9 +6,8 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::unistd::Pid;
-
 use crate::clock::{Moment, now};
+use crate::decide::session::Event;
 use crate::signal::{SIGCONT, SIGSTOP, SIGTERM};
 use crate::supervise::process::ProcessFd;
 use crate::supervise::procfs::{Execution, Process};
@@ -31,28 +30,19 @@ pub(super) struct Script {
 /// Interval at which a keeper checks whether the script's other processes have ended: they aren't its children.
 const LOOK_AT_REST_EVERY: Duration = Duration::from_millis(50);
 
-/// Result of reaping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reaped {
-    /// The child itself has ended.
-    Child(ExitStatus),
-    /// The child had ended before, and the kernel confirms that nothing of its tree is left.
-    Tree,
-}
-
 impl Script {
     /// Returns the script's end, as reaping would for a child. An unknown status counts as success.
-    pub(super) fn reap(&mut self, pid: Pid, reaped: &mut bool, tree: &mut Tree) -> Option<Reaped> {
+    pub(super) fn reap(&mut self, reaped: &mut bool, tree: &mut Tree) -> Option<Event<'static>> {
         if !self.process.has_ended() {
             return None;
         }
         if !std::mem::replace(reaped, true) {
-            tree.forget(pid);
-            let status = self.process.exit_status(pid.as_raw());
+            tree.forget(tree.root);
+            let status = self.process.exit_status(tree.root.as_raw());
             let status = status.unwrap_or_else(|| ExitStatus::from_raw(0));
-            return Some(Reaped::Child(status));
+            return Some(Event::Ended(status));
         }
-        self.has_wholly_ended(tree).then_some(Reaped::Tree)
+        self.has_wholly_ended(tree).then_some(Event::TreeEnded)
     }
 
     /// Returns the descriptor that becomes readable when the script ends.
@@ -68,9 +58,7 @@ impl Script {
     /// Signals the script and the recorded processes of its tree.
     fn signal_all(&self, tree: &Tree, signal: i32) {
         let _ = self.process.signal(signal);
-        for process in &tree.found {
-            process.signal(signal);
-        }
+        tree.signal_found(signal);
     }
 
     /// Records the processes that the script has started, as far as there is time: its

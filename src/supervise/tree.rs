@@ -22,7 +22,7 @@ use crate::sys;
 /// Descendants of a process, except those that were there before and their descendants.
 #[derive(Clone)]
 pub struct Tree {
-    root: Pid,
+    pub(super) root: Pid,
     /// The root is the redlock that started this COMMAND. Only children of its main thread
     /// are members, because its other threads start processes that work for redlock itself.
     is_ours: bool,
@@ -36,13 +36,6 @@ pub struct Tree {
     root_has_ended: bool,
     /// Members that the last searches have recorded.
     pub found: Vec<Process>,
-    /// Evidence by which an orphan of COMMAND differs from an orphan of an earlier process.
-    pub evidence: Evidence,
-}
-
-/// Facts that identify COMMAND and all that it starts.
-#[derive(Clone, Default)]
-pub struct Evidence {
     /// Pid of COMMAND, until COMMAND is reaped.
     pub command: Option<Pid>,
     /// redlock's own limit, which [`sys::with_lower_limit`] has lowered for COMMAND and all that it starts.
@@ -81,7 +74,9 @@ impl Tree {
             earlier: earlier.into_iter().filter_map(Process::read).collect(),
             root_has_ended: false,
             found: Vec::new(),
-            evidence: Evidence::default(),
+            command: None,
+            limit: None,
+            ids: Vec::new(),
         }
     }
 
@@ -93,10 +88,7 @@ impl Tree {
     /// A large tree takes long: the walk ends at `until`. Returns true if it was complete.
     pub fn visit(&self, until: Option<Moment>, mut visit: impl FnMut(Pid)) -> bool {
         let mut seen = HashSet::from([self.root]);
-        let mut parents = vec![self.root];
-        if self.root_has_ended {
-            parents.clear();
-        }
+        let mut parents = Vec::from_iter((!self.root_has_ended).then_some(self.root));
         // Orphans below another root get other parents, so they are found only through the recorded processes.
         let noted = self.found.iter().filter(|_| !self.is_ours);
         for process in noted.filter(|process| process.is_alive()) {
@@ -148,7 +140,7 @@ impl Tree {
         self.root_has_ended |= child == self.root;
         let is_other = |process: &Process| process.started.is_some() || process.pid != child;
         self.earlier.retain(is_other);
-        self.evidence.command = self.evidence.command.filter(|&command| command != child);
+        self.command.take_if(|command| *command == child);
     }
 
     /// Stops all members except the root, until no new one appears: a stopped process
@@ -167,6 +159,12 @@ impl Tree {
                 return;
             }
         }
+    }
+
+    /// Signals the recorded members. Returns the number of those that could be signalled.
+    pub fn signal_found(&self, signal: i32) -> usize {
+        let all = self.found.iter();
+        all.filter(|process| process.signal(signal)).count()
     }
 
     /// Returns all members except the root that may still be alive.
@@ -264,14 +262,14 @@ impl Tree {
         if self.was_there_before(process) || stat.is_some_and(|stat| stat.is_keeper()) {
             return false;
         }
-        let is_command = self.evidence.command == Some(child);
+        let is_command = self.command == Some(child);
         let may_be_of_others = parent == self.root && !is_command && self.may_adopt_others();
         !may_be_of_others || self.is_commands_orphan(process)
     }
 
     /// Returns true if an environment is that of COMMAND or of a process that it started.
     fn has_mark(&self, environment: &[u8]) -> bool {
-        origin_of(environment, &self.evidence.ids) == Origin::Ours
+        origin_of(environment, &self.ids) == Origin::Ours
     }
 
     /// Returns true if redlock may also adopt orphans of other processes, because it had children before COMMAND.
@@ -285,7 +283,7 @@ impl Tree {
         let has_limit = |own: u64| limit_of(process.pid).is_none_or(|limit| limit < own);
         self.found.contains(&process)
             || environment(process.pid).is_ok_and(|text| self.has_mark(&text))
-            || self.evidence.limit.is_none_or(has_limit)
+            || self.limit.is_none_or(has_limit)
     }
 
     /// Finds an orphaned process that a script has started; the script, which has ended, is the root of
@@ -316,7 +314,7 @@ impl Tree {
         };
         let is_redlocks = |stat: &Stat| stat.is_keeper() || stat.is_helper();
         let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !is_redlocks(stat);
-        let origin = |text: Vec<u8>| origin_of(&text, &self.evidence.ids);
+        let origin = |text: Vec<u8>| origin_of(&text, &self.ids);
         let is_work = |stat: &&Stat| match environment(stat.pid).map(origin) {
             Ok(Origin::Ours) => true,
             Ok(Origin::Unsaid) => {

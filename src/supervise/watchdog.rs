@@ -12,9 +12,8 @@
 //! The renewer's thread forks the watchdog at the first renewal, so a short run has none.
 //! The watchdog isn't a child of the main thread: all of those children are COMMAND's.
 
-use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -66,14 +65,14 @@ const NEVER: Moment = Moment::at(Duration::from_nanos(i64::MAX.cast_unsigned()))
 
 /// Sends a message as two numbers and nanoseconds since boot. The kernel transfers so few
 /// bytes at once or not at all. A full socket means that the watchdog has been suspended, too.
-fn write(((first, second), at): Message, mut pipe: &File) -> io::Result<()> {
+fn write(((first, second), at): Message, mut pipe: &UnixStream) -> io::Result<()> {
     let at = i64::try_from(at.since_boot().as_nanos()).unwrap_or(i64::MAX);
     let numbers = [first.into(), second.into(), at];
     pipe.write_all(&numbers.map(i64::to_ne_bytes).concat())
 }
 
 /// Returns the next message, or `None` if the other process has ended.
-fn read(mut pipe: &File) -> io::Result<Option<Message>> {
+fn read(mut pipe: &UnixStream) -> io::Result<Option<Message>> {
     let mut numbers = [[0; size_of::<i64>()]; 3];
     let length = pipe.read(numbers.as_flattened_mut())?;
     let [first, second, at] = numbers.map(i64::from_ne_bytes);
@@ -89,7 +88,7 @@ fn word_of(received: &ReceivedSignal) -> Word {
 
 /// The watchdog from redlock's side.
 pub struct Watchdog {
-    pipe: Arc<File>,
+    pipe: Arc<UnixStream>,
     /// The main thread's last message.
     told: Message,
     /// Time that a renewal gives COMMAND, from the renewal's request on; `None` if renewals don't help any more.
@@ -103,12 +102,9 @@ pub struct Watchdog {
 impl Watchdog {
     /// Lets the renewer's thread fork a watchdog for this child, which must not have been reaped before the call.
     pub fn start(child: &Child, renewer: &Renewer) -> io::Result<Self> {
-        let ends = UnixStream::pair()?;
-        let file = |end: UnixStream| -> io::Result<File> {
-            end.set_nonblocking(true)?;
-            Ok(OwnedFd::from(end).into())
-        };
-        let (its, pipe) = (file(ends.0)?, file(ends.1)?);
+        let (pipe, its) = UnixStream::pair()?;
+        pipe.set_nonblocking(true)?;
+        its.set_nonblocking(true)?;
         let (announce, number) = sync_channel(1);
         let watch = Watch {
             child: child.clone(),
@@ -230,7 +226,7 @@ enum End {
 
 impl Watch {
     /// Runs the watchdog process until redlock dismisses it or is dead.
-    fn run(mut self, pipe: &File) {
+    fn run(mut self, pipe: &UnixStream) {
         let Ok(mut timer) = Timer::new() else { return };
         // These signals are blocked, as in the thread that forked this process.
         let Ok(signals) = sys::signal_descriptor(&passed_on()) else {
@@ -267,11 +263,8 @@ impl Watch {
             }
             let sources = [pipe.as_fd(), timer.as_fd(), signals.as_fd()];
             let _ = poll::wait(&mut sources.map(readable), None);
-            // Writing to a dead redlock causes another signal, SIGPIPE.
             while let Ok(Some(received)) = sys::next_signal(&signals) {
-                if write((word_of(&received), now()), pipe).is_err() {
-                    break;
-                }
+                let _ = write((word_of(&received), now()), pipe);
             }
         }
     }
@@ -291,7 +284,7 @@ impl Watch {
     }
 
     /// Handles redlock's messages.
-    fn listen(&mut self, pipe: &File) -> Option<End> {
+    fn listen(&mut self, pipe: &UnixStream) -> Option<End> {
         loop {
             match read(pipe) {
                 Ok(None) => return Some(End::RedlockIsDead),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::fuzz::tests::cases;
 use crate::job::privacy;
-use crate::supervise::environment::{JobHold, read_held};
+use crate::supervise::environment::{JobHold, entries};
 
 /// Command lines with a placeholder for a secret.
 const LINES: [&str; 8] = [
@@ -45,7 +45,9 @@ proptest! {
         separator in "[=~]",
     ) {
         let held = names.iter().map(|name| format!("{name}{separator}{token}"));
-        let read = read_held(held.collect::<Vec<_>>().join(" ").as_bytes());
+        let held = held.collect::<Vec<_>>().join(" ");
+        let read: Option<Vec<JobHold>> = entries(held.as_bytes()).collect();
+        let read = read.expect("no entry is malformed");
         let read_names: Vec<&str> = read.iter().map(|hold| hold.name.as_str()).collect();
         prop_assert_eq!(read_names, names);
         let is_same = |hold: &JobHold| {

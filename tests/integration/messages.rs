@@ -11,13 +11,14 @@ use crate::generated::root;
 use crate::tidy::sources;
 
 /// Modules of the code, in the order in which most people meet their messages.
-const ROOMS: [&str; 9] = [
+const MODULES: [&str; 10] = [
     "supervise",
     "report",
     "command",
     "protocol",
     "config",
-    "redis",
+    "job",
+    "server",
     "sys",
     "",
     "command/doctor",
@@ -115,7 +116,7 @@ Written by: UPDATE=1 cargo test --locked --test integration -- messages::
     let mut files = sources();
     files.retain(|(name, _)| !NO_SENTENCES.contains(&&**name));
     let room = |name: &str| {
-        let rooms = ROOMS.iter().enumerate();
+        let rooms = MODULES.iter().enumerate();
         let of = rooms.filter(|(_, room)| name.starts_with(*room));
         of.max_by_key(|(_, room)| room.len()).map(|(at, _)| at)
     };

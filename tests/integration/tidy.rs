@@ -306,13 +306,13 @@ fn the_table_of_processes_has_each_name_of_a_process_and_a_thread() {
 const BUDGET: [(&str, usize); 11] = [
     ("cli", 529),
     ("command", 4597),
-    ("job", 1380),
+    ("job", 1364),
     ("config", 519),
-    ("decide", 1628),
+    ("decide", 1568),
     ("protocol", 2590),
     ("server", 4518),
     ("report", 778),
-    ("supervise", 2694),
+    ("supervise", 2609),
     ("sys", 837),
     ("usage", 141),
 ];

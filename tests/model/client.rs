@@ -19,7 +19,7 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
 use crate::decide::renewals::{self, Answer, LockNews, Renewals};
 use crate::decide::session::{self, Session};
-use crate::decide::wait::{self, Wait, WaitLimit};
+use crate::decide::wait::{self, Wait};
 use crate::protocol::answer::{acquired, checked, prolonged, released, renewed};
 use crate::protocol::claim::{Needs, takes};
 use crate::protocol::grant::Grant;
@@ -52,7 +52,8 @@ pub struct Setup {
     pub claim: Claim,
     pub wish: Wish,
     pub terms: Terms,
-    pub limit: WaitLimit,
+    /// Time until which it waits, if not for ever.
+    pub limit: Option<Moment>,
     /// True if its command may start on an unconfirmed grant, as with one lock without `--once-per`, `--seq` and
     /// `REDLOCK_SYNC`.
     pub starts_on_grant: bool,
@@ -756,7 +757,7 @@ impl Client {
         self.has_command = true;
         let name = self.setup.claim.lock().name().clone();
         self.renewals.add(name, lease);
-        self.stage = Stage::Running(Session::new(policy));
+        self.stage = Stage::Running(Session::new(policy, now));
         self.on_session(session::Event::Tick, now, network);
         self.go_on_with_tasks(now, network);
     }

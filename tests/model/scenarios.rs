@@ -15,7 +15,6 @@ use super::promises::Promise::{
 use super::support::asked;
 use super::world::{Deed, Kind, Rules, Sync, World};
 use crate::decide::lease::Terms;
-use crate::decide::wait::WaitLimit;
 use crate::protocol::claim::QueueOptions;
 use crate::protocol::name::Keys;
 use crate::protocol::scripts::{
@@ -66,7 +65,7 @@ pub fn run(number: usize) -> Setup {
             kill_after: Duration::from_millis(500),
             clock_skew: Duration::ZERO,
         },
-        limit: WaitLimit::Forever,
+        limit: None,
         starts_on_grant: true,
         is_replicated: false,
         awaits_replicas: false,

@@ -26,7 +26,6 @@ use super::support::{Dice, asked, cores, on_threads};
 use super::view::is_notice;
 use super::world::{BOOT, Plain, Replaced, Rules, Step, World};
 use crate::clock::Moment;
-use crate::decide::wait::WaitLimit;
 use crate::protocol::claim::Needs;
 use crate::protocol::name::Keys;
 use crate::protocol::scripts::{CHECK, FORCE, FREEZE, HISTORY, INSPECT, SKIP, STOP, THAW};
@@ -350,7 +349,7 @@ impl Simulation {
         setup.claim = Claim::resume(self.world.rules.lock.clone(), token);
         let starts = self.plan(self.kinds.rests, Planned::Start(c));
         let patience = self.dice.pick(&[0, 2, 10, 40, 3600, 3600]) * SECOND;
-        setup.limit = WaitLimit::Until(Moment::at(BOOT + starts + patience));
+        setup.limit = Some(Moment::at(BOOT + starts + patience));
         self.comes(c, setup);
         self.world.facts.begins_again(c);
     }

@@ -73,19 +73,17 @@ fn end(renewals: &mut Renewals, answer: Result<Answer, Error>, now: Moment) -> S
 
 /// Returns renewals of so many locks, each acquired at START.
 fn of_locks(many: usize) -> Renewals {
-    let mut renewals = Renewals::new();
-    for number in 0..many {
-        renewals.add(lock(number), Lease::new(START, TERMS));
-    }
-    renewals
+    of_leases(many, Lease::new(START, TERMS))
 }
 
 /// Returns renewals of guards of so many holds, each admitted at START.
 fn of_guards(many: usize) -> Renewals {
+    of_leases(many, Lease::of_another(START, TERMS.ttl, TERMS))
+}
+
+fn of_leases(many: usize, lease: Lease) -> Renewals {
     let mut renewals = Renewals::new();
-    for number in 0..many {
-        renewals.add(lock(number), Lease::of_another(START, TERMS.ttl, TERMS));
-    }
+    (0..many).for_each(|number| renewals.add(lock(number), lease));
     renewals
 }
 
@@ -162,14 +160,9 @@ fn a_lock_that_was_released_is_neither_released_nor_lost_again() {
     assert_eq!(end(&mut renewals, Ok(states(lost())), START), "h");
 }
 
-/// Returns the renewals of one lock that was acquired at START.
-fn of_one_lock() -> Renewals {
-    of_locks(1)
-}
-
 #[test]
 fn a_renewal_is_due_once_and_again_after_its_answer() {
-    let mut renewals = of_one_lock();
+    let mut renewals = of_locks(1);
     let first = renewals.due().unwrap();
     assert!(!renewals.renewal_is_due(first.before(MS)) && renewals.renewal_is_due(first));
     renewals.start(first);
@@ -185,7 +178,7 @@ fn a_renewal_is_due_once_and_again_after_its_answer() {
 
 #[test]
 fn the_first_task_is_remembered_and_the_one_under_way_until_it_ends() {
-    let mut renewals = of_one_lock();
+    let mut renewals = of_locks(1);
     let state = |renewals: &Renewals| (renewals.has_started(), renewals.is_under_way());
     assert_eq!(state(&renewals), (false, false));
     renewals.start(START);
@@ -196,7 +189,7 @@ fn the_first_task_is_remembered_and_the_one_under_way_until_it_ends() {
 
 #[test]
 fn the_server_is_asked_in_vain_since_the_first_question_without_an_answer() {
-    let mut renewals = of_one_lock();
+    let mut renewals = of_locks(1);
     assert_eq!(renewals.asks_since(), None);
     for at in [START, START + MS] {
         renewals.start(at);
@@ -212,7 +205,7 @@ fn the_server_is_asked_in_vain_since_the_first_question_without_an_answer() {
 
 #[test]
 fn leases_are_renewed_for_the_shortest_length_and_at_the_moment_that_is_named() {
-    let mut renewals = of_one_lock();
+    let mut renewals = of_locks(1);
     let terms = |ttl| Terms { ttl, ..TERMS };
     for (ttl, shortest) in [(TERMS.ttl * 2, TERMS.ttl), (TERMS.ttl / 2, TERMS.ttl / 2)] {
         renewals.add(lock(1), Lease::new(START, terms(ttl)));
@@ -226,7 +219,7 @@ fn leases_are_renewed_for_the_shortest_length_and_at_the_moment_that_is_named() 
 
 #[test]
 fn a_renewal_of_a_part_of_the_locks_is_followed_by_one_of_all() {
-    let renewals = of_one_lock();
+    let renewals = of_locks(1);
     let before = deadline(&renewals);
     // Before the first renewal of the added lock is due.
     let heard = START + MS * 20;
@@ -247,19 +240,19 @@ fn a_renewal_of_a_part_of_the_locks_is_followed_by_one_of_all() {
 
 #[test]
 fn an_answer_to_what_was_sent_after_the_end_of_the_lease_comes_with_that_lease() {
-    let ended = of_one_lock().lease().unwrap();
+    let ended = of_locks(1).lease().unwrap();
     for (task, news) in [(Task::Renew, "H!"), (Task::Check, "h!")] {
-        let mut renewals = of_one_lock();
+        let mut renewals = of_locks(1);
         let heard = ended.deadline() + MS;
         let late = || answer(task, ended.deadline(), vec![held(TERMS.ttl * 2)]);
         assert_eq!(end(&mut renewals, Ok(late()), heard), news);
         assert!(deadline(&renewals) > Some(heard), "it is ours still");
         assert!(matches!(
-            of_one_lock().end(vec![Ok(late())], heard)[..],
+            of_locks(1).end(vec![Ok(late())], heard)[..],
             [LockNews::Held { too_late, .. }] if too_late == Some(ended)
         ));
     }
-    let mut renewals = of_one_lock();
+    let mut renewals = of_locks(1);
     let in_time = renewed(ended.deadline().before(MS));
     let heard = ended.deadline() + MS * 500;
     assert_eq!(end(&mut renewals, Ok(in_time), heard), "H");
@@ -267,7 +260,7 @@ fn an_answer_to_what_was_sent_after_the_end_of_the_lease_comes_with_that_lease()
 
 #[test]
 fn a_lock_that_is_lost_is_renewed_no_more_and_one_that_is_wanted_is() {
-    let mut renewals = of_one_lock();
+    let mut renewals = of_locks(1);
     let before = deadline(&renewals);
     let cancelled = LeaseState::Held {
         left: TERMS.ttl,
@@ -317,7 +310,7 @@ fn what_is_lost_of_several_locks_leaves_the_lease_of_the_others() {
 
 #[test]
 fn what_is_due_while_a_task_is_under_way_follows_it_and_a_renewal_comes_first() {
-    let mut renewals = of_one_lock();
+    let mut renewals = of_locks(1);
     let first = renewals.due().unwrap();
     renewals.on_key_changed(START);
     assert_eq!(renewals.due(), Some(START));
@@ -348,7 +341,7 @@ fn however_often_keys_change_few_questions_are_asked() {
 
 #[test]
 fn until_a_grant_is_confirmed_an_answer_has_less_time() {
-    let mut renewals = of_one_lock();
+    let mut renewals = of_locks(1);
     let usual = renewals.start(START);
     assert_eq!(usual, try_timeout(TERMS.ttl));
     renewals.add_grant(MS * 800);
@@ -432,7 +425,7 @@ impl World {
             now: START,
             locks: vec![Hold::Until(START + TERMS.ttl)],
             held: vec![0],
-            renewals: of_one_lock(),
+            renewals: of_locks(1),
             asked: None,
             is_over: false,
         }

@@ -2,28 +2,24 @@
 
 use std::time::Duration;
 
-use super::timing::{FAILOVER, Outage, RECONNECT, WaitLimit, reconnect};
-use super::{Action, Contact, End, Phase, Wait};
+use super::timing::{FAILOVER, Outage, RECONNECT, reconnect};
+use super::{Action, End, Phase, Wait};
 use crate::clock::Moment;
 use crate::protocol::{self, ErrorKind};
 
 impl Wait {
     pub(super) fn on_failure(&mut self, error: protocol::Error, now: Moment) {
+        if let Phase::Searching { asked } = self.phase {
+            // Others may have read the note all the same.
+            self.count_searches(asked);
+        }
         match self.phase {
-            Phase::Searching { asked } => {
-                // Others may have read the note all the same.
-                self.count_searches(asked);
+            Phase::Searching { asked } | Phase::Sending { asked } | Phase::Asking { asked, .. } => {
                 self.retry_or_fail(error, asked, now);
             }
-            Phase::Sending { asked } | Phase::Asking { asked, .. } => {
-                self.retry_or_fail(error, asked, now);
-            }
-            Phase::Queued { .. } => {
+            Phase::Queued { .. } | Phase::Pausing { .. } | Phase::Connecting { .. } => {
                 self.actions.push(Action::Disconnect(error));
                 self.ask_again(now);
-            }
-            Phase::Pausing { .. } | Phase::Connecting { .. } => {
-                self.actions.push(Action::Disconnect(error));
             }
             Phase::Over => {}
         }
@@ -37,24 +33,16 @@ impl Wait {
         let (kind, goes_elsewhere) = (error.kind, error.goes_elsewhere());
         // A run that has waited goes on waiting; after a failover the list of the replicas takes a while to
         // settle.
-        let is_first = !matches!(self.contact, Contact::Fails { .. });
+        let is_first = self.outage.is_none();
         let is_new = self.place.is_none() && is_first;
-        let lacks_replicas = kind == ErrorKind::NotReplicated;
-        if lacks_replicas && is_new && !self.policy.awaits_replicas {
-            return self.end(End::Failed(error));
-        }
-        let since = match self.contact {
-            Contact::Unreached if !kind.is_worth_waiting() => {
-                return self.end(End::Failed(error));
-            }
-            Contact::Unreached | Contact::Answers => asked,
-            Contact::Fails { since } => since,
-        };
+        let lacks_replicas = kind == ErrorKind::NotReplicated && !self.policy.awaits_replicas;
+        let is_absent = is_first && !self.is_reached && !kind.is_worth_waiting();
+        let since = self.outage.as_ref().map_or(asked, |outage| outage.since);
         let end = self.tries_until(kind, since);
-        if !kind.may_pass() || end.is_some_and(|end| now >= end) {
+        let is_over = !kind.may_pass() || end.is_some_and(|end| now >= end);
+        if (lacks_replicas && is_new) || is_absent || is_over {
             return self.end(End::Failed(error));
         }
-        self.contact = Contact::Fails { since };
         self.actions.push(Action::Disconnect(error));
         let single_line = self.policy.single_line;
         let new = || Outage::new(kind, since, single_line);
@@ -80,14 +68,11 @@ impl Wait {
 
     /// Returns until when to retry a server that has failed in this way `since` a moment; `None`: for ever.
     fn tries_until(&self, kind: ErrorKind, since: Moment) -> Option<Moment> {
-        let limit = match self.policy.limit {
-            WaitLimit::Forever => None,
-            WaitLimit::Until(end) if end > self.began => Some(end),
-            WaitLimit::Until(_) if kind.will_pass() => {
-                Some(self.began + self.policy.answer_may_take)
-            }
-            WaitLimit::Until(_) => Some(self.began + self.policy.failover_may_take),
-        };
+        let limit = self.policy.limit.map(|end| match end {
+            end if end > self.began => end,
+            _ if kind.will_pass() => self.began + self.policy.answer_may_take,
+            _ => self.began + self.policy.failover_may_take,
+        });
         let silence = self.policy.silence.filter(|_| kind.is_unreachable());
         let silence = silence.map(|silence| since + silence);
         limit.into_iter().chain(silence).min()

@@ -13,19 +13,20 @@ mod timing;
 use std::rc::Rc;
 use std::time::Duration;
 
-pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit};
+pub use self::timing::{Outage, Pace, ProgressSchedule};
 use self::timing::{heartbeat, is_short, next, poll_interval};
 use crate::clock::Moment;
 use crate::decide::lease::{Lease, Terms, shortest_for};
 use crate::decide::renewals::LockNews;
-use crate::protocol::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, Place, Who};
+use crate::protocol::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, Place};
 use crate::signal::{SIGTSTP, ends_waiting};
 
 /// Options and circumstances of a wait.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is one option, or one fact.
 pub struct Policy {
-    pub limit: WaitLimit,
+    /// Time until which the user wants to wait, if not for ever; a past moment means not at all.
+    pub limit: Option<Moment>,
     /// Parameters of the lease to request.
     pub terms: Terms,
     /// The work may start on an unconfirmed grant.
@@ -106,25 +107,15 @@ pub enum Action {
 pub enum End {
     /// The lock is acquired.
     Acquired(Taken),
-    /// The lock stayed busy.
-    Busy(Rc<Busy>),
-    /// As many runs wait already as the run accepts.
-    Crowded(u32),
-    /// This newer run has superseded this one.
-    Superseded(Box<Who>),
-    /// This client has removed the run from the queue.
-    Removed(Box<Who>),
+    /// The server's answer ends the wait. `Held`: the lock came several times so late that its lease was almost
+    /// over.
+    Answered(Acquired),
     /// This run must break this cycle.
     Deadlock(Vec<CycleMember>),
-    /// A run succeeded this long ago, which is recent enough.
-    RecentSuccess(Duration),
-    /// A lock that was held already is lost, or another run wants it.
-    HeldLockGone(LockNews),
-    /// The locks that were held already couldn't be renewed in time.
-    NotRenewed,
+    /// A lock that was held already is lost, or another run wants it. `None`: the locks that were held already
+    /// couldn't be renewed in time.
+    HeldLockGone(Option<LockNews>),
     Interrupted(i32),
-    /// The lock came several times so late that its lease was almost over.
-    TooSlow,
     Failed(protocol::Error),
 }
 
@@ -174,18 +165,6 @@ enum Phase {
     Over,
 }
 
-/// State of the contact with the server.
-#[derive(Clone, Copy, Debug)]
-enum Contact {
-    /// The server has never answered.
-    Unreached,
-    Answers,
-    /// The server has answered before, or others know of it, but it has failed since this moment.
-    Fails {
-        since: Moment,
-    },
-}
-
 /// Delays of the first searches for a deadlock. The second one is for waiters that began to wait at the same
 /// moment, and hadn't published that yet. Later each heartbeat searches.
 const SEARCH_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
@@ -206,7 +185,8 @@ pub struct Wait {
     policy: Policy,
     began: Moment,
     phase: Phase,
-    contact: Contact,
+    /// The server has answered.
+    is_reached: bool,
     pace: Pace,
     /// The place in the queue; none before the lock was first busy.
     place: Option<Place>,
@@ -214,8 +194,6 @@ pub struct Wait {
     is_known: bool,
     /// A request was sent and not answered, so it may still arrive.
     unanswered: bool,
-    /// The lock was busy.
-    was_busy: bool,
     /// Number of times that the lock came when its lease was almost over.
     too_late: u32,
     /// Number of first searches for a deadlock that are done.
@@ -236,16 +214,11 @@ impl Wait {
             policy,
             began,
             phase: Phase::Connecting { until: began },
-            contact: if policy.awaits_server {
-                Contact::Answers
-            } else {
-                Contact::Unreached
-            },
+            is_reached: policy.awaits_server,
             pace: Pace::default(),
             place: None,
             is_known: false,
             unanswered: false,
-            was_busy: false,
             too_late: 0,
             searches: 0,
             waiting_for: heartbeat(0) * HEARTBEATS,
@@ -267,10 +240,8 @@ impl Wait {
 
     /// Returns the latest end with a silent server: the time to wait plus that of one answer.
     pub fn ends_by(&self) -> Option<Moment> {
-        match self.policy.limit {
-            WaitLimit::Until(end) if end > self.began => Some(end + self.policy.answer_may_take),
-            WaitLimit::Until(_) | WaitLimit::Forever => None,
-        }
+        let end = self.policy.limit.filter(|end| *end > self.began)?;
+        Some(end + self.policy.answer_may_take)
     }
 
     /// Returns the time limit for the last answer. The rest is for taking back whatever the request did.
@@ -307,7 +278,7 @@ impl Wait {
             // No work runs under a lease yet.
             Event::Signal(_) | Event::News(LockNews::Held { .. } | LockNews::Failed(_)) => {}
             // Without the locks that are held already, the awaited lock is useless.
-            Event::News(news) => self.end(End::HeldLockGone(news)),
+            Event::News(news) => self.end(End::HeldLockGone(Some(news))),
             Event::Failed(error) => self.on_failure(error, now),
             Event::SubscribeDenied => {
                 if let Some(place) = &mut self.place {
@@ -337,9 +308,7 @@ impl Wait {
             Event::Sent(sent, within) => {
                 // The short script was answered, but the outage goes on, because the whole script may never
                 // be.
-                if let (Phase::Asking { .. }, Contact::Unreached) = (&self.phase, self.contact) {
-                    self.contact = Contact::Answers;
-                }
+                self.is_reached |= matches!(self.phase, Phase::Asking { .. });
                 if let Phase::Sending { asked } | Phase::Asking { asked, .. } = self.phase {
                     self.is_known = true;
                     let until = sent + within;
@@ -364,7 +333,7 @@ impl Wait {
     /// Looks at the clock: first whether the locks that are held already are safe.
     fn on_tick(&mut self, held: Option<Lease>, now: Moment) {
         if held.is_some_and(|lease| now >= lease.stop_at()) {
-            return self.end(End::NotRenewed);
+            return self.end(End::HeldLockGone(None));
         }
         self.show_outage(now);
         match &self.phase {
@@ -424,9 +393,7 @@ impl Wait {
         let Phase::Asking { asked, sent, .. } = self.phase else {
             return;
         };
-        if let Contact::Unreached = self.contact {
-            self.contact = Contact::Answers;
-        }
+        self.is_reached = true;
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => return self.retry_or_fail(error, asked, now),
@@ -437,6 +404,7 @@ impl Wait {
             self.actions.push(Action::ShowAnswer);
         }
         self.is_known = match &answer {
+            // A run that was removed may have been granted the lock before, and must release it.
             Acquired::Held { .. } | Acquired::Removed(_) => true,
             Acquired::Crowded(_) | Acquired::Superseded(_) => self.unanswered,
             // Without a place the server keeps nothing of this run.
@@ -456,25 +424,20 @@ impl Wait {
                 if self.too_late < MOST_TOO_LATE {
                     self.ask(now);
                 } else {
-                    self.end(End::TooSlow);
+                    self.end(End::Answered(answer));
                 }
             }
-            Acquired::RecentSuccess(ago) => self.end(End::RecentSuccess(ago)),
-            Acquired::Crowded(waiting) => self.end(End::Crowded(waiting)),
-            Acquired::Superseded(by) => self.end(End::Superseded(by)),
-            // The run must release the lock, which may have been granted to it before the removal.
-            Acquired::Removed(by) => self.end(End::Removed(by)),
-            Acquired::Busy(busy) => {
-                self.contact = Contact::Answers;
-                self.was_busy = true;
-                self.remain_queued(Rc::new(busy), sent, now);
-            }
+            Acquired::Busy(busy) => self.remain_queued(busy, sent, now),
+            Acquired::RecentSuccess(_)
+            | Acquired::Crowded(_)
+            | Acquired::Superseded(_)
+            | Acquired::Removed(_) => self.end(End::Answered(answer)),
         }
     }
 
     /// Returns the acquired lock, with the time of the wait if the lock was busy.
     fn taken(&self, lease: Lease, fence: u64, slot: u32, now: Moment) -> Taken {
-        let waited = self.was_busy.then(|| now.since(self.began));
+        let waited = self.place.map(|_| now.since(self.began));
         Taken {
             lease,
             fence,
@@ -485,7 +448,7 @@ impl Wait {
     }
 
     /// Waits for a busy lock in its queue.
-    fn remain_queued(&mut self, busy: Rc<Busy>, sent: Moment, now: Moment) {
+    fn remain_queued(&mut self, busy: Busy, sent: Moment, now: Moment) {
         let before = self.place.unwrap_or_default();
         let place = Place {
             ticket: busy.ticket.or(before.ticket),
@@ -503,7 +466,7 @@ impl Wait {
             heartbeat(ahead)
         };
         let Some(at) = next(self.policy.limit, pause, ahead, left, now) else {
-            return self.end(End::Busy(busy));
+            return self.end(End::Answered(Acquired::Busy(busy)));
         };
         let was_queued = self.place.replace(place).is_some();
         if !was_queued {
@@ -517,7 +480,7 @@ impl Wait {
         let search = search.filter(|_| self.policy.holds_others);
         let looks = [search.map(|after| self.began + *after), first];
         self.phase = Phase::Queued {
-            busy,
+            busy: Rc::new(busy),
             sent,
             heard: now,
             until: looks.into_iter().flatten().fold(at, Moment::min),

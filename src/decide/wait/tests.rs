@@ -4,7 +4,7 @@ use super::*;
 use crate::protocol::ErrorKind::{
     self, Config, Crowded, Loading, NoPrimary, NotNow, NotReplicated, Refused, Unreachable,
 };
-use crate::protocol::{Holder, Limit, Loss};
+use crate::protocol::{Holder, Limit, Loss, Who};
 use crate::signal::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
 const START: Moment = Moment::at(Duration::from_secs(100));
@@ -22,10 +22,6 @@ fn at(ms: u64) -> Moment {
     START + Duration::from_millis(ms)
 }
 
-fn until(ms: u64) -> WaitLimit {
-    WaitLimit::Until(at(ms))
-}
-
 /// Returns the usual policy with a change.
 fn policy_with(change: impl FnOnce(&mut Policy)) -> Policy {
     let mut policy = policy();
@@ -35,7 +31,7 @@ fn policy_with(change: impl FnOnce(&mut Policy)) -> Policy {
 
 fn policy() -> Policy {
     Policy {
-        limit: WaitLimit::Forever,
+        limit: None,
         terms: TERMS,
         starts_on_grant: true,
         holds_others: false,
@@ -50,7 +46,7 @@ fn policy() -> Policy {
 }
 
 fn limited(ms: u64) -> Policy {
-    policy_with(|it| it.limit = until(ms))
+    policy_with(|it| it.limit = Some(at(ms)))
 }
 
 fn in_a_job() -> Policy {
@@ -144,8 +140,13 @@ fn words(actions: &[Action]) -> String {
         Action::ShowAnswer => "show answer".into(),
         Action::End(End::Interrupted(signal)) => format!("end: signal {signal}"),
         Action::End(End::Acquired(taken)) if taken.granted.is_some() => "end: Granted".into(),
+        Action::End(End::Answered(Acquired::Held { .. })) => "end: TooSlow".into(),
+        Action::End(End::HeldLockGone(None)) => "end: NotRenewed".into(),
         Action::End(end) => {
-            let end = format!("{end:?}");
+            let end = match end {
+                End::Answered(answer) => format!("{answer:?}"),
+                end => format!("{end:?}"),
+            };
             format!("end: {}", end.split([' ', '(']).next().unwrap())
         }
     });
@@ -500,7 +501,7 @@ fn a_server_that_was_reached_is_waited_for_as_long_as_a_busy_lock() {
     // In a failover no replica can confirm anything for a while.
     let mut all = policy_with(|it| it.awaits_replicas = true);
     assert_eq!(gives_up(all, NotReplicated), None);
-    all.limit = until(7_000);
+    all.limit = Some(at(7_000));
     assert_eq!(gives_up(all, NotReplicated), Some(7_000));
 }
 
@@ -557,7 +558,7 @@ fn a_server_that_will_be_ready_is_waited_for_as_long_as_a_busy_lock() {
     let mut first = policy_with(|it| it.awaits_server = false);
     // For longer than a TTL.
     assert_eq!(gives_up(first, Loading), None);
-    first.limit = until(0);
+    first.limit = Some(at(0));
     for kind in [Loading, NotNow, Crowded] {
         assert_eq!(gives_up(first, kind), Some(2_000), "{kind:?}");
     }
@@ -652,7 +653,7 @@ fn a_look_for_a_deadlock_that_was_not_made_is_made_later() {
 #[test]
 fn a_look_for_a_deadlock_ends_when_the_last_question_has_to_be_answered() {
     let limited = Policy {
-        limit: until(1_100),
+        limit: Some(at(1_100)),
         ..in_a_job()
     };
     let mut waiter = Waiter::queued(limited, &busy());

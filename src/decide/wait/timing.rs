@@ -9,25 +9,6 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::protocol::ErrorKind;
 
-/// Time that a user wants to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitLimit {
-    Forever,
-    /// Until this moment; a past moment means not at all.
-    Until(Moment),
-}
-
-impl WaitLimit {
-    /// Returns the limit of a wait that began at `began`: not at all with `no_wait`, else for `wait`.
-    pub fn since(began: Moment, no_wait: bool, wait: Option<Duration>) -> Self {
-        match (no_wait, wait) {
-            (true, _) => Self::Until(began),
-            (false, None | Some(Duration::MAX)) => Self::Forever,
-            (false, Some(wait)) => Self::Until(began + wait),
-        }
-    }
-}
-
 /// Returns the heartbeat of a waiter, by how many are ahead (acquire.lua has the same rule). A heartbeat is
 /// needed because a message may be lost with its connection, and a plain client deletes its key without
 /// notifying any waiter. An entry in the queue lives for three heartbeats. Waiters far behind have time. But
@@ -49,9 +30,9 @@ fn scaled(first: Duration, ahead: u32, last: Duration) -> Duration {
 }
 
 /// Returns when to ask again for a lock that is busy for `left` more (`None`: for ever) while `ahead` others
-/// come first: after `pause` at the latest. `None` if the user has waited long enough.
+/// come first: after `pause` and at `limit` at the latest. `None` if the user has waited long enough.
 pub fn next(
-    limit: WaitLimit,
+    limit: Option<Moment>,
     pause: Duration,
     ahead: u32,
     left: Option<Duration>,
@@ -60,10 +41,8 @@ pub fn next(
     // Only the first in the queue can act on an expired lease.
     let expiry = left.filter(|_| ahead == 0);
     let ask_at = now + expiry.map_or(pause, |left| pause.min(end_of(left)));
-    match limit {
-        WaitLimit::Forever => Some(ask_at),
-        WaitLimit::Until(end) => (now < end).then(|| ask_at.min(end)),
-    }
+    let may_ask = limit.is_none_or(|end| now < end);
+    may_ask.then(|| limit.map_or(ask_at, |end| ask_at.min(end)))
 }
 
 /// Returns the time until a lease with `left` to last has ended: one millisecond more, because Redis rounds
@@ -123,6 +102,7 @@ impl Pace {
 pub struct Outage {
     /// The present error. A log shows each change of it.
     pub kind: ErrorKind,
+    /// Time of the first request that failed.
     pub since: Moment,
     /// Progress is shown on a line that can be rewritten.
     single_line: bool,
@@ -225,7 +205,7 @@ mod tests {
     fn the_first_in_the_queue_asks_again_when_the_lease_ends_or_with_its_heartbeat() {
         let ask = |left, ahead| {
             let pause = heartbeat(ahead);
-            next(WaitLimit::Forever, pause, ahead, left, START)
+            next(None, pause, ahead, left, START)
         };
         assert_eq!(ask(Some(MS * 300), 0), Some(START + MS * 301));
         assert_eq!(ask(Some(MS * 30_000), 0), Some(START + MS * 2_000));
@@ -238,12 +218,12 @@ mod tests {
         for (left, pause) in [(0, 50), (10, 50), (48, 50), (60, 61), (300, 301)] {
             assert_eq!(end_of(MS * left), MS * pause, "{left}");
             let left = Some(MS * left);
-            let ask = next(WaitLimit::Forever, heartbeat(0), 0, left, START);
+            let ask = next(None, heartbeat(0), 0, left, START);
             assert_eq!(ask, Some(START + MS * pause), "{left:?}");
         }
         for jitter in [0.0, 0.5, 1.0] {
             let (pause, left) = (poll_interval(0, jitter), Some(Duration::ZERO));
-            let ask = next(WaitLimit::Forever, pause, 0, left, START);
+            let ask = next(None, pause, 0, left, START);
             assert_eq!(ask, Some(START + FLOOR));
         }
     }
@@ -312,11 +292,11 @@ mod tests {
 
     #[test]
     fn the_last_question_is_asked_when_the_time_to_wait_is_over() {
-        let until = WaitLimit::Until(START + MS * 500);
+        let until = Some(START + MS * 500);
         let ask = |until, at| next(until, heartbeat(3), 3, None, at);
         assert_eq!(ask(until, START), Some(START + MS * 500));
         assert_eq!(ask(until, START + MS * 500), None);
-        assert_eq!(ask(WaitLimit::Until(START), START), None);
+        assert_eq!(ask(Some(START), START), None);
     }
 
     #[test]

@@ -12,15 +12,12 @@ use crate::decide::exit::Exit;
 use crate::decide::renewals::LockNews;
 use crate::decide::wait::{End, Taken};
 use crate::duration;
-use crate::protocol::{Busy, Error, ErrorKind, Name, SkipReason, Who};
+use crate::protocol::{Acquired, Busy, Error, ErrorKind, Name, SkipReason, Who};
 use crate::report::{self, cancelled, client_in_words, lost};
 use crate::supervise::HeldLock;
 use crate::supervise::hook::News;
 use crate::usage::refuse;
 use crate::variables::HELD;
-
-/// Reason for the history, message, and blocking client, for a run that gives up a busy lock.
-type GivenUp = (SkipReason, String, Option<Who>);
 
 /// Shortest wait whose end is reported on a terminal, where the wait was visible.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
@@ -35,18 +32,18 @@ impl Attempt<'_> {
                 self.hold(taken);
                 return Ok(());
             }
-            End::Busy(busy) => self.stayed_busy(&busy, &at),
-            End::Crowded(waiting) => {
+            End::Answered(Acquired::Busy(busy)) => self.stayed_busy(&busy, &at),
+            End::Answered(Acquired::Crowded(waiting)) => {
                 let line = format!(
                     "lock \"{name}\"{at} has as many waiters as --max-queue permits: {waiting}"
                 );
                 (SkipReason::Crowded, line, None)
             }
-            End::Superseded(by) => {
+            End::Answered(Acquired::Superseded(by)) => {
                 let line = report::superseded(name, &by, self.acquisition.request.queue.number);
                 (SkipReason::Superseded, line, Some(*by))
             }
-            End::Removed(by) => {
+            End::Answered(Acquired::Removed(by)) => {
                 let (who, why) = (client_in_words(&by), report::reason_of(&by));
                 let line = format!("{who} removed this run from the queue of lock \"{name}\"{why}");
                 (SkipReason::Removed, line, Some(*by))
@@ -55,16 +52,23 @@ impl Attempt<'_> {
                 let line = deadlock::in_words(name, &cycle);
                 (SkipReason::Deadlock, line, None)
             }
-            End::Failed(error) => self.failed(error)?,
-            End::RecentSuccess(ago) => {
+            End::Failed(error) if error.kind == ErrorKind::Crowded => {
+                let line = format!("gave up waiting for lock \"{name}\": {error}");
+                (SkipReason::Timeout, line, None)
+            }
+            End::Failed(error) if error.kind == ErrorKind::NotReplicated => {
+                let line = format!("gave lock \"{name}\" back: {error}");
+                return Err(Error::new(error.kind, line).into());
+            }
+            End::Failed(error) => return Err(error.into()),
+            End::Answered(Acquired::RecentSuccess(ago)) => {
                 let line = self.skipped_line(ago);
                 self.skipped = Some((SkipReason::Recent, ago, None));
                 return refuse(self.busy_exit(0), line);
             }
-            End::HeldLockGone(news) => return lost_meanwhile(name, Some(&news)),
-            End::NotRenewed => return lost_meanwhile(name, None),
+            End::HeldLockGone(news) => return lost_meanwhile(name, news.as_ref()),
             End::Interrupted(signal) => return expect_no(Some(signal)),
-            End::TooSlow => {
+            End::Answered(Acquired::Held { .. }) => {
                 let ttl = duration::exact(self.acquisition.terms.ttl);
                 let line = format!("{} is too slow for --ttl {ttl}", locks.server());
                 return Err(Error::new(ErrorKind::Unreachable, line).into());
@@ -82,22 +86,6 @@ impl Attempt<'_> {
         }));
         self.skipped = Some((reason, now().since(self.started), by));
         refuse(exit, line)
-    }
-
-    /// Returns the end of a failed wait if the lock is just busy for this run; otherwise the failure.
-    fn failed(&self, error: Error) -> Result<GivenUp> {
-        let name = self.claim.lock().name();
-        match error.kind {
-            ErrorKind::Crowded => {
-                let line = format!("gave up waiting for lock \"{name}\": {error}");
-                Ok((SkipReason::Timeout, line, None))
-            }
-            ErrorKind::NotReplicated => {
-                let line = format!("gave lock \"{name}\" back: {error}");
-                Err(Error::new(error.kind, line).into())
-            }
-            _ => Err(error.into()),
-        }
     }
 
     /// Returns the exit for a lock that wasn't acquired. `status` is the default.
@@ -126,18 +114,15 @@ impl Attempt<'_> {
             guard: None,
             waited: taken.waited,
         };
-        match taken.granted {
-            Some(lasting) => {
-                let lasting = lasting.saturating_sub(self.acquisition.terms.clock_skew);
-                let client = self.client.hand_over();
-                self.held.add_grant(hold, taken.lease, lasting, client);
-            }
-            None => self.held.add(hold, taken.lease),
+        self.held.add(hold, taken.lease);
+        if let Some(lasting) = taken.granted {
+            let lasting = lasting.saturating_sub(self.acquisition.terms.clock_skew);
+            self.held.renewals.add_grant(lasting);
         }
     }
 
-    /// Returns the end of a wait that has reached its limit.
-    fn stayed_busy(&self, busy: &Busy, at: &str) -> GivenUp {
+    /// Returns the reason for the history, the message, and the blocking client, for a lock that stayed busy.
+    fn stayed_busy(&self, busy: &Busy, at: &str) -> (SkipReason, String, Option<Who>) {
         let line = report::busy_line(self.claim.lock().name(), at, busy);
         let place = report::after_refusal(&self.acquisition.settings.locks);
         let no_wait = self.acquisition.wait_options.no_wait;

@@ -18,7 +18,7 @@ use super::{Acquisition, Requester, deadlock, in_background, random_fraction};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::renewals::LockNews;
-use crate::decide::wait::{self, Wait, WaitLimit};
+use crate::decide::wait::{self, Wait};
 use crate::protocol::{
     Acquired, Busy, Cause, Claim, Client, Error, ErrorKind, Incoming, Limit, Place, Push,
     ReleaseMode, SkipReason, WaitEdge, Who,
@@ -97,8 +97,15 @@ impl<'a> Attempt<'a> {
         let locks = &acquisition.settings.locks;
         let fails_over = locks.deployment.may_fail_over();
         let is_known = fails_over && held.client.server().was_reached();
+        let wait = if options.no_wait {
+            Some(Duration::ZERO)
+        } else {
+            options.wait
+        };
         let policy = wait::Policy {
-            limit: WaitLimit::since(started, options.no_wait, options.wait),
+            limit: wait
+                .filter(|wait| *wait < Duration::MAX)
+                .map(|wait| started + wait),
             terms: acquisition.terms,
             starts_on_grant: acquisition.starts_on_grant,
             holds_others: !(acquisition.inherited.is_empty() && held.all.is_empty()),
@@ -284,9 +291,7 @@ impl<'a> Attempt<'a> {
         if self.apply(event)? {
             return Continue(());
         }
-        if self.held.renewals.renewal_is_due(now()) {
-            self.held.renew();
-        }
+        self.held.renew_if_due();
         let stop = self.held.lease().map(|lease| lease.stop_at());
         let due = self.wait.due().into_iter().chain(self.held.due());
         needed(self.timer.set(due.chain(stop).min()))?;
@@ -309,28 +314,22 @@ impl<'a> Attempt<'a> {
         while let Some(event) = self.events.pop_front() {
             for action in self.wait.on_event(event, self.held.lease(), now()) {
                 was_idle = false;
-                match action {
-                    wait::Action::End(end) => return Break(Ok(end)),
-                    wait::Action::Suspend => drop(needed(self.signals.suspend())?),
-                    action => {
-                        let failed = self.perform(action).err();
-                        self.events.extend(failed.map(wait::Event::Failed));
-                    }
-                }
+                let failed = self.perform(action)?.err();
+                self.events.extend(failed.map(wait::Event::Failed));
             }
         }
         Continue(!was_idle)
     }
 
     /// Performs an action; its results are added to the events.
-    fn perform(&mut self, action: wait::Action) -> Result<(), Error> {
+    fn perform(&mut self, action: wait::Action) -> Step<Result<(), Error>> {
         match action {
             wait::Action::SearchDeadlock(lasting) => self.search_deadlock(lasting),
-            wait::Action::Ask(place) => return self.ask(place),
+            wait::Action::Ask(place) => return Continue(self.ask(place)),
             wait::Action::TimeOut => {
                 // Abandons a running search, and with it the connection.
                 self.search = None;
-                return Err(self.client.server().silent_error());
+                return Continue(Err(self.client.server().silent_error()));
             }
             wait::Action::Disconnect(error) => {
                 self.failure = error.to_string();
@@ -349,10 +348,11 @@ impl<'a> Attempt<'a> {
                 self.verbosity().progress(&line);
             }
             wait::Action::ShowAnswer => self.verbosity().answers_again(),
-            wait::Action::Show { busy, age } => return self.show(&busy, age),
-            wait::Action::Suspend | wait::Action::End(_) => {}
+            wait::Action::Show { busy, age } => return Continue(self.show(&busy, age)),
+            wait::Action::Suspend => drop(needed(self.signals.suspend())?),
+            wait::Action::End(end) => return Break(Ok(end)),
         }
-        Ok(())
+        Continue(Ok(()))
     }
 
     /// Releases the grant if replicas haven't confirmed it for a TTL. Another server may have
@@ -438,9 +438,7 @@ impl<'a> Attempt<'a> {
             poll::sleep(own.chain(self.held.poll_fds()), None)?;
             let news = self.held.news().into_iter().map(wait::Event::News);
             self.events.extend(news);
-            if self.held.renewals.renewal_is_due(now()) {
-                self.held.renew();
-            }
+            self.held.renew_if_due();
             Ok(())
         })
     }
