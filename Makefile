@@ -36,7 +36,7 @@ FOREIGN = $(if $(filter $(HERE),$(ARCH)),,CC_$(subst -,_,$(MUSL))=$(CROSS) CARGO
 COMMIT = REDLOCK_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --dirty=-changed 2>/dev/null)"
 
 # Tests at a time. A test waits most of the time, but runs several processes when it doesn't.
-TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
+TEST_THREADS ?= $(shell echo $$((4 * $$(nproc))))
 
 .PHONY: help demo test build install dist dist-check search bench lint generate pictures
 

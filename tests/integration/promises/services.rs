@@ -40,7 +40,7 @@ fn a_service_is_ready_when_its_command_has_started_and_a_standby_shows_the_holde
     let exec = exec.lines().next().unwrap();
     let words: Vec<&str> = exec.split_whitespace().collect();
     let start = |manager: &Manager| {
-        let variables = [("NOTIFY_SOCKET", &*manager.path)];
+        let variables = [("NOTIFY_SOCKET", &*manager.path), ("REDLOCK_TTL", "6s")];
         Running::start(&mut sandbox.command(&words, &variables))
     };
     let [one, two] = ["one", "two"].map(|name| Manager::new(&sandbox.redis, name));

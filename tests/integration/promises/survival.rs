@@ -171,8 +171,10 @@ fn idle_connections_are_kept_alive_with_tls_or_without() {
     let ca = setting("REDLOCK_TLS_CA", ca.to_str().unwrap());
     let tls_url = format!("rediss://localhost:{tls_port}");
     for (url, port) in [(redis.tcp_url(), redis.port), (tls_url, tls_port)] {
-        let _run = run(&redis, &format!("{ca} -u {url}"));
+        let run = run(&redis, &format!("{ca} -u {url}"));
         wait_until("its connection is kept alive", || is_kept_alive(port));
+        run.signal(Signal::SIGTERM);
+        run.finish();
     }
 }
 

@@ -165,7 +165,7 @@ fn with_sync_a_run_waits_for_a_replica_and_requests_its_grant_again_after_a_ttl_
         if sync == "1" {
             all.cut_replication(0, 1);
         }
-        let line = "run REDLOCK_SYNC={} REDLOCK_SYNC_TIMEOUT=300ms --ttl 6s a -c";
+        let line = "run REDLOCK_SYNC={} REDLOCK_SYNC_TIMEOUT=300ms --ttl 3s a -c";
         let waits = run(&all, &words(line, &[sync, "echo $REDLOCK_FENCE"]));
         let grant = || all.servers[0].cli(&["GET", "redlock:a"]);
         let fence = || all.servers[0].cli(&["HGET", "{redlock:a}:state", "fence"]);
@@ -184,7 +184,7 @@ fn with_sync_a_run_waits_for_a_replica_and_requests_its_grant_again_after_a_ttl_
 fn with_sync_all_a_command_that_waited_does_not_start_on_a_grant_that_a_replica_does_not_have() {
     let all = Replicated::start();
     let holder = job(&all, "holder", &[]).ready();
-    let words = words!("run REDLOCK_SYNC=all --ttl 60s --wait 8s a -- echo ran");
+    let words = words!("run REDLOCK_SYNC=all --ttl 60s --wait 6s a -- echo ran");
     let mut waiter = run(&all, words);
     waiter.wait_until_queued(&all.servers[0]);
     all.cut_replication(0, 2);
@@ -197,30 +197,30 @@ fn with_sync_all_a_command_that_waited_does_not_start_on_a_grant_that_a_replica_
 fn with_sync_all_a_renewal_or_extension_that_a_replica_does_not_have_moves_no_deadline() {
     let all = Replicated::start();
     let (go, lagging) = (all.home.path().join("go"), address(&all, 2));
-    for extend in ["", "redlock extend --for 60s"] {
+    let holders = [("a", ""), ("b", "redlock extend --for 60s b")].map(|(name, extend)| {
         let script = format!(
             r#"trap 'date +%s%N; exit 3' TERM; echo ready
             until [ -e "$HOME/go" ]; do sleep 0.02; done
             {extend}
             echo extended; while :; do sleep 0.05; done"#
         );
-        let words = words!("run REDLOCK_SYNC=all --ttl 9s -k 3s a -c", &script);
-        let mut holder = run(&all, words).at_ready();
-        wait_until("it is renewed, and told of changes", || {
-            all.servers[0].trackers() > 0
-        });
-        all.cut_replication(0, 2);
-        // The last valid renewal was sent before that, and the next one is due in three seconds.
-        let cut = now();
-        fs::write(&go, "").unwrap();
+        let words = words!("run REDLOCK_SYNC=all --ttl 9s -k 3s {} -c", name, &script);
+        run(&all, words).at_ready()
+    });
+    wait_until("both are renewed, and told of changes", || {
+        all.servers[0].trackers() >= 2
+    });
+    all.cut_replication(0, 2);
+    // The last valid renewals were sent before that, and the next ones are due in three seconds.
+    let cut = now();
+    fs::write(&go, "").unwrap();
+    for mut holder in holders {
         holder.expect_line("extended");
         let end = holder.finish_saying(79, &lagging);
         let reports = end.stderr.matches("no renewal has succeeded for ");
         assert_eq!(reports.count(), 1, "{end:?}");
         let ended = moment(end.stdout.lines().last().unwrap());
         assert!(ended < cut + Duration::from_secs(9), "{cut:?} {ended:?}");
-        connect(&all, 2);
-        fs::remove_file(&go).unwrap();
     }
 }
 
@@ -228,7 +228,7 @@ fn with_sync_all_a_renewal_or_extension_that_a_replica_does_not_have_moves_no_de
 fn with_sync_1_a_renewal_of_several_locks_counts_for_each_that_a_replica_has() {
     let all = Replicated::start();
     let script = r#"until [ -e "$HOME/end" ]; do sleep 0.02; done"#;
-    let line = r#"exec redlock run -v --ttl 12s -k 200ms a b -c "$0" 2>&1"#;
+    let line = r#"exec redlock run -v --ttl 6s -k 200ms a b -c "$0" 2>&1"#;
     let mut shell = directly(&all.servers[0], &["sh", "-c", line, script]);
     shell.env("REDLOCK_URL", all.url()).env("REDLOCK_SYNC", "1");
     let mut run = Running::start(shell.env("HOME", all.home.path()));
@@ -278,7 +278,7 @@ fn a_primary_whose_clock_is_ahead_grants_nothing_before_the_command_ends_by_the_
     let proxied = Proxied::new(&all);
     let home = all.home.path().to_owned();
     let job = |label: &str, url: &str| {
-        let run = all.redlock(&["--url", url, "run", "--ttl", "11s", "-k", "500ms", "a"]);
+        let run = all.redlock(&["--url", url, "run", "--ttl", "8s", "-k", "500ms", "a"]);
         Gated::labelled(label, &home, run)
     };
     let holder = job("holder", &proxied.url(&all)).ready();

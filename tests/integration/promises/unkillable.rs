@@ -50,19 +50,20 @@ fn assert_free(redis: &Redis) {
 
 #[test]
 fn work_that_may_not_be_killed_or_seen_keeps_its_lock_until_it_ends() {
-    let mut user = some_or_return!(OtherUser::new());
     let beside = format!("{ROOTS} & exec sleep 50");
     let in_its_place = format!("exec {ROOTS}");
     // The work becomes redlock's child when its parent has ended.
     let orphan = format!("({ROOTS} & exit 0); exec sleep 50");
-    for (hidepid, script) in [
+    let rows = [
         (0, &beside),
         (0, &in_its_place),
         (2, &beside),
         (2, &orphan),
         (4, &beside),
         (4, &orphan),
-    ] {
+    ];
+    side_by_side(rows, |(hidepid, script)| {
+        let mut user = some_or_return!(OtherUser::new());
         let redis = Redis::start();
         let mut run = run(&user, &redis, hidepid, script);
         let roots = run.pid_after("ready");
@@ -81,7 +82,7 @@ fn work_that_may_not_be_killed_or_seen_keeps_its_lock_until_it_ends() {
         stop.finish().assert_code(0);
         assert!(!is_alive(roots), "{end:?}");
         assert_free(&redis);
-    }
+    });
 }
 
 #[test]
@@ -104,13 +105,13 @@ fn a_second_signal_leaves_work_that_may_not_be_killed_and_its_lock() {
 
 #[test]
 fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() {
-    let mut user = some_or_return!(OtherUser::new());
     let script = format!(
         r#"eval "$(./redlock acquire a --ttl 9s -k 300ms --while-pid $$)"
         {ROOTS} &
         wait"#
     );
-    for hidepid in [0, 2] {
+    side_by_side([0, 2], |hidepid| {
+        let mut user = some_or_return!(OtherUser::new());
         let redis = Redis::start();
         let mut script = start(&user, &redis, hidepid, &["sh", "-c", &script]);
         let roots = script.pid_after("ready");
@@ -127,13 +128,13 @@ fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() 
         // The keeper may be unable to see the children of root's work: then the lock ends with its lease.
         assert_eq!(is_free, hidepid == 0);
         script.finish();
-    }
+    });
 }
 
 #[test]
 fn a_guard_whose_work_may_not_be_killed_keeps_the_lock_after_the_end_of_its_run() {
-    let mut user = some_or_return!(OtherUser::new());
-    for ends_by in ["itself", "stop", "lease"] {
+    side_by_side(["itself", "stop", "lease"], |ends_by| {
+        let mut user = some_or_return!(OtherUser::new());
         let redis = Redis::start();
         let script = r#"echo "$REDLOCK_HELD"; exec sleep 50"#;
         let acquires = r#"eval "$(redlock acquire --ttl 8s a)"; eval "$0""#;
@@ -169,7 +170,7 @@ fn a_guard_whose_work_may_not_be_killed_keeps_the_lock_after_the_end_of_its_run(
             assert_free(&redis);
         }
         run.kill();
-    }
+    });
 }
 
 #[test]

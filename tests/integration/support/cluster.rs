@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::{Redis, Scratch, await_some, begin_heavy_test, field_of, redlock, wait_until};
+use super::{Redis, Scratch, await_some, field_of, redlock, wait_until};
 
 /// A cluster, gone when dropped. The first three nodes own a third of the hash slots each; every further node is the replica of
 /// one of them.
@@ -30,7 +30,6 @@ impl Cluster {
 
     /// Like `start`, with nodes that `start` launches, each with at least these options.
     pub fn of(replicas_of: &[usize], mut start: impl FnMut(&[&str]) -> Redis) -> Self {
-        begin_heavy_test();
         // Otherwise a replica could move to a primary without one after a failover.
         let stay = ["--cluster-migration-barrier", "9"];
         let common = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];

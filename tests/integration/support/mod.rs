@@ -52,7 +52,6 @@ macro_rules! return_unless {
 mod clock;
 mod cluster;
 mod dice;
-mod heavy;
 mod isolation;
 mod life;
 pub mod lua;
@@ -77,7 +76,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub use self::clock::*;
 pub use self::cluster::*;
 pub use self::dice::*;
-pub use self::heavy::*;
 pub use self::isolation::*;
 pub use self::life::*;
 pub use self::network::*;

@@ -18,9 +18,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{
-    Dice, Running, TIMEOUT, begin_heavy_test, is_permitted, outcome, path, without_terminal,
-};
+use super::{Dice, Running, TIMEOUT, is_permitted, outcome, path, without_terminal};
 
 /// Treatment of the frames from one host to another.
 #[derive(Clone, Copy, Default)]
@@ -49,7 +47,6 @@ pub struct Network {
 impl Network {
     /// Creates a network. Returns `None` if namespaces or TAP devices aren't permitted.
     pub fn of(hosts: usize) -> Option<Self> {
-        begin_heavy_test();
         let probe = "ip tuntap add probe mode tap";
         if !is_permitted(&["unshare", "-nu", "sh", "-c", probe]) {
             return None;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::proxy::{Action, Proxy};
 use super::{
-    Network, Redis, Scratch, TIMEOUT, ask, await_some, begin_heavy_test, free_port, redlock,
-    server_under, wait_until, words,
+    Network, Redis, Scratch, TIMEOUT, ask, await_some, free_port, redlock, server_under,
+    wait_until, words,
 };
 
 /// Name of the primary in the sentinels' configuration.
@@ -61,7 +61,6 @@ impl Replicated {
     }
 
     pub fn with(plan: &Plan) -> Self {
-        begin_heavy_test();
         let address = |number: usize| match plan.network {
             Some(_) => Network::address(number),
             None => "127.0.0.1".to_owned(),

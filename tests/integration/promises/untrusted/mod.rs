@@ -638,7 +638,7 @@ fn large_values_in_our_keys_and_long_listings_take_no_memory() {
         local words = {}
         for n = 1, 40000 do words[n] = '""' end
         local who = '{"command":[' .. table.concat(words, ',') .. ']}'
-        for n = 1, 120 do
+        for n = 1, 60 do
             redis.call('RPUSH', history, 'c0ffee 9000 lost 0 ' .. n .. ' 8000 1 1 250 held ' .. who)
         end
         who = '{"reason":"' .. string.rep('\226\128\174', 660) .. '"}'
