@@ -25,7 +25,7 @@ fn shown() -> String {
 /// Returns the tables and screens of these locks.
 fn screens() -> String {
     let (locks, histories) = (locks(), histories());
-    let all = [40, 80, 120].map(|width| {
+    let all = [40, 120].map(|width| {
         let texts = super::drawn(&locks, &histories, Some(width));
         format!("{width} columns\n\n{}\n", texts[1..].concat())
     });
