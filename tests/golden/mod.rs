@@ -30,7 +30,7 @@ fn shown() -> String {
 fn screens() -> String {
     let (locks, histories) = (locks(), histories());
     let pasts: Vec<Past> = histories.iter().map(Past::of).collect();
-    let all = [40, 80, 120].map(|width| {
+    let all = [40, 120].map(|width| {
         let detail = detail::lines(&locks, &pasts, (&[], ""), Calendar::UTC, Some(width));
         let texts = [table::lines(&locks, Some(width)), detail];
         let texts = texts.map(|lines| painted(&lines, false));

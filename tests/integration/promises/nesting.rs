@@ -310,55 +310,43 @@ fn await_ends(redis: &Redis, jobs: &str, steps: &str, circles: &str) -> Vec<Outc
     ends
 }
 
-#[test]
-fn jobs_that_wait_for_each_other_in_a_circle_are_a_deadlock_in_which_exactly_one_gives_up() {
-    let rows = [
-        (
-            "a > b, b > a, c > d, d > c, e > f, f > e",
-            "0 1 2 3 4 5",
-            "0 1, 2 3, 4 5",
-        ),
-        (
-            "a > b, b > c, c > a, d > e, e > f, f > d",
-            "0 1 2 3 4 5",
-            "0 1 2, 3 4 5",
-        ),
-        // Each job wants the inner lock exclusively while the other shares it.
-        ("--shared a > b, --shared b > a", "0 1", "0 1"),
-        // The third job holds a lock that no job wants, and the last one holds nothing.
-        ("a > b, b > a, c > a, a", "3 a=1 0 1 2", "0 1"),
-        ("b > a, a b", "1 b=1 0", "0"),
-        ("b > a, z -- redlock run -q a b", "1 b=1 0", "0"),
-        // Behind a request for the exclusive lock.
-        (
-            "--slots 3 s > x, --slots 3 s > y, x > --slots 3 s, s",
-            "3 s=1 0 x=1 2 2. 0. 1",
-            "2",
-        ),
-    ];
-    side_by_side(rows, |(jobs, steps, circles)| {
-        await_ends(&Redis::left_empty(), jobs, steps, circles);
+/// Lets jobs wait for each other as each row says: `jobs; steps; circles` (see [`await_ends`]).
+fn play(rows: &str) {
+    let rows = rows.lines().map(str::trim).filter(|row| !row.is_empty());
+    side_by_side(rows, |row| {
+        let mut parts = row.split("; ");
+        let mut part = || parts.next().unwrap_or("");
+        await_ends(&Redis::left_empty(), part(), part(), part());
     });
 }
 
 #[test]
+fn jobs_that_wait_for_each_other_in_a_circle_are_a_deadlock_in_which_exactly_one_gives_up() {
+    // In the third row each job wants the inner lock exclusively while the other shares it. In the fourth one the third job
+    // holds a lock that no job wants, and the last one holds nothing. The last row is behind a request for the exclusive lock.
+    play(
+        "
+        a > b, b > a, c > d, d > c, e > f, f > e; 0 1 2 3 4 5; 0 1, 2 3, 4 5
+        a > b, b > c, c > a, d > e, e > f, f > d; 0 1 2 3 4 5; 0 1 2, 3 4 5
+        --shared a > b, --shared b > a; 0 1; 0 1
+        a > b, b > a, c > a, a; 3 a=1 0 1 2; 0 1
+        b > a, a b; 1 b=1 0; 0
+        b > a, z -- redlock run -q a b; 1 b=1 0; 0
+        --slots 3 s > x, --slots 3 s > y, x > --slots 3 s, s; 3 s=1 0 x=1 2 2. 0. 1; 2
+        ",
+    );
+}
+
+#[test]
 fn jobs_whose_wait_another_job_may_end_are_no_deadlock() {
-    // A freeze keeps one job out, but the job behind it ignores the freeze.
-    let frozen = "--slots 2 s > x, --slots 2 s > y, s, x > --slots 2 --ignore-freeze s";
-    let freeze = "2 s=1 freeze_-q_--reason_x_s 0 x=1 3 s=2 looks:1 1 3. thaw_-q_s";
-    let readers = "--shared s > x, --shared s > y, x > --slots 2 s";
-    let rows = [
-        (frozen, freeze),
-        (readers, "0 x=1 2 s=1 looks:0 1"),
-        // The frozen lock has no holders.
-        (
-            "a > --slots 2 s",
-            "freeze_-q_--reason_x_s 0 s=1 looks:0 thaw_-q_s",
-        ),
-    ];
-    side_by_side(rows, |(jobs, steps)| {
-        await_ends(&Redis::left_empty(), jobs, steps, "");
-    });
+    // A freeze keeps one job out, but the job behind it ignores the freeze. The frozen lock of the last row has no holders.
+    play(
+        "
+        --slots 2 s > x, --slots 2 s > y, s, x > --slots 2 --ignore-freeze s; 2 s=1 freeze_-q_--reason_x_s 0 x=1 3 s=2 looks:1 1 3. thaw_-q_s
+        --shared s > x, --shared s > y, x > --slots 2 s; 0 x=1 2 s=1 looks:0 1
+        a > --slots 2 s; freeze_-q_--reason_x_s 0 s=1 looks:0 thaw_-q_s
+        ",
+    );
 }
 
 #[test]

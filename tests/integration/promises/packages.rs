@@ -578,31 +578,18 @@ fn inputs_of_the_action_are_never_run() {
     let job = GithubJob::new(redis.dir.path(), &[]);
     let marker = redis.dir.path().join("ran");
     let touch = format!("touch {}", marker.display());
-    let evils = [
-        format!("$({touch})"),
-        format!("`{touch}`"),
-        format!("\"; {touch}; \""),
-        format!("'; {touch}; '"),
-    ];
-    let inputs = [
+    let usual = [
         ("name", "deploy"),
-        ("run", "true"),
-        ("args", ""),
-        ("reason", ""),
         ("redis-url", &url),
         ("releases", &releases),
-        ("version", ""),
-        ("sha256", ""),
     ];
-    for evil in &evils {
-        for (input, _) in inputs.iter().filter(|(input, _)| *input != "run") {
+    for evil in ["$(TOUCH)", "`TOUCH`", "\"; TOUCH; \"", "'; TOUCH; '"] {
+        let evil = &*evil.replace("TOUCH", &touch);
+        for input in "name args reason redis-url releases version sha256".split(' ') {
             // If the installation fails, that step is the last.
-            let is_of_installation = ["releases", "version", "sha256"].contains(input);
-            let with = inputs.map(|(name, value)| match name {
-                _ if name == *input => (name, evil.as_str()),
-                "run" if is_of_installation => (name, ""),
-                _ => (name, value),
-            });
+            let is_of_installation = ["releases", "version", "sha256"].contains(&input);
+            let run = if is_of_installation { "" } else { "true" };
+            let with = [&[(input, evil), ("run", run)], &usual[..]].concat();
             outcome(&mut job.uses(&with));
         }
     }

@@ -17,13 +17,6 @@ pub fn blocks(heading: &str) -> Vec<(String, String)> {
     pages::blocks(&docs("recipes"), heading)
 }
 
-/// Returns the only block of a recipe.
-fn block(heading: &str) -> String {
-    let mut all = blocks(heading);
-    assert_eq!(all.len(), 1, "{heading}");
-    all.remove(0).1
-}
-
 /// A directory with all programs that recipes call.
 pub struct Sandbox {
     pub redis: Redis,
@@ -111,7 +104,7 @@ fn crontab_as_hosts_run_it() {
     let sandbox = sandbox.with("opt/jobs/report.sh", report);
     let dir = sandbox.dir();
     let calls = |job: &str| sandbox.log().iter().filter(|call| *call == job).count();
-    let crontab = sandbox.here(&block("crontab"));
+    let crontab = sandbox.here(&blocks("crontab")[0].1);
     let (variables, jobs): (Vec<&str>, Vec<&str>) = crontab
         .lines()
         .partition(|line| line.starts_with(char::is_uppercase));
@@ -222,53 +215,6 @@ fn github_actions() {
     assert_eq!(holder["pid"], deploy.pid());
     deploy.signal(Signal::SIGINT);
     deploy.finish();
-    assert_nothing_left(&sandbox.redis);
-}
-
-#[test]
-fn a_script_that_locks_itself() {
-    let sandbox = Sandbox::new();
-    let text = block("A script that locks itself");
-    let lines: Vec<&str> = text.lines().collect();
-    let manual = fs::read_to_string(root().join("man/parts/redlock-run.roff")).unwrap();
-    assert!(plain(&manual).contains(&lines[1..3].join("\n")), "{text}");
-    let text = sandbox.here(&text) + "echo \"$*\"\n";
-    let path = script(sandbox.dir(), "backup", &text);
-    let path = path.to_str().unwrap();
-    let state = ["HGET", "{redlock:backup}:state", "fence"];
-    let mut fences = Vec::new();
-    for _ in 0..2 {
-        outcome(&mut sandbox.command(&[path, "one", "a b"], &[])).assert_printed(0, "one a b\n");
-        let fence = sandbox.redis.cli(&state);
-        let archive = sandbox.dir().join(format!("backups/home-{fence}.tar"));
-        assert!(archive.exists());
-        fences.push(fence.parse::<u64>().unwrap());
-    }
-    assert!(fences[0] < fences[1], "{fences:?}");
-    let _holder = Gated::start(&sandbox.redis, &["backup"]).ready();
-    outcome(&mut sandbox.command(&[path], &[])).assert_code(75);
-    // A daemon that starts the script may have inherited this from an ended run.
-    let inherited = [("REDLOCK_NAME", "backup")];
-    outcome(&mut sandbox.command(&[path], &inherited)).assert_code(75);
-}
-
-#[test]
-fn a_container_with_the_settings_of_its_host_guards_the_lock() {
-    let sandbox = Sandbox::new().with("import.sh", "test \"$REDLOCK_NAME\" = import");
-    // The process in the container gets only the variables that docker passes on.
-    let docker = r#"options="run --rm -e REDLOCK_HELD -v /etc/redlock.env:/etc/redlock.env:ro importer"
-case "$*" in "$options redlock guard "*) ;; *) echo "docker $*"; exit 64 ;; esac
-shift 7
-exec env -i PATH="$PATH" HOME="$HOME" REDLOCK_HELD="$REDLOCK_HELD" REDLOCK_URL="$(cat redlock.env)" "$@""#;
-    let docker = format!("#!/bin/sh\n{docker}\n");
-    script(sandbox.dir(), "usr/local/bin/docker", &docker);
-    fs::write(sandbox.dir().join("redlock.env"), sandbox.redis.url()).unwrap();
-    let recipe = &blocks("A container")[0].1;
-    let bin = sandbox.dir().join("usr/local/bin");
-    let path = format!("{}:{}", bin.display(), crate::support::path());
-    let mut run = sandbox.command(&["sh", "-c"], &[("PATH", &path)]);
-    outcome(run.arg(recipe)).assert_code(0);
-    assert_eq!(sandbox.log(), ["import.sh"]);
     assert_nothing_left(&sandbox.redis);
 }
 

@@ -68,7 +68,7 @@ const TAKER: &str = r#"
 "#;
 
 /// Starts a server with these programs in the home directory.
-pub fn start() -> Redis {
+fn start() -> Redis {
     let redis = Redis::start();
     for (name, text) in [
         ("counter", COUNTER),
@@ -286,7 +286,7 @@ fn name(pid: i32) -> String {
 /// Performs the steps, and compares the output of the programs. Further steps: `=INT` waits for INT until all is settled,
 /// `~INT` only waits for it, and with `+INT` it may come several times. `>137` is the status of a run whose COMMAND the step
 /// before has ended; other COMMANDs end on request.
-pub fn check(redis: &Redis, place: Place, line: &str, steps: &str) {
+fn check(redis: &Redis, place: Place, line: &str, steps: &str) {
     let mut scene = Scene::start(redis, place, line);
     let (mut names, mut status) = (Vec::new(), 0);
     for step in steps.split_whitespace() {
@@ -329,76 +329,86 @@ pub fn check(redis: &Redis, place: Place, line: &str, steps: &str) {
     assert_nothing_left(redis);
 }
 
-#[test]
-fn without_a_terminal_command_and_its_children_get_each_signal_once_and_as_itself() {
+/// Plays the rows of a table, each a line and its steps. `NAME` is each of the names after `for`, one after the other, `ALL` all
+/// of them, and `EACH` all that a program counts. `(steps)x3` is played three times.
+pub fn play(place: Place, table: &str) {
     let redis = start();
-    let names = "HUP INT QUIT TERM USR1 USR2 WINCH CONT ALRM PIPE";
-    let line = format!("ONE sh -c '~/counter grandchild NUM60 {names} & exec COUNTS {names}'");
-    for name in names.split(' ') {
-        let steps = format!("{name}@redlock ={name} 64@redlock");
-        check(&redis, NoTerminal, &line, &steps);
-    }
-    for (line, steps) in [
-        // Each hang-up may request a reload.
-        ("ONE COUNTS HUP", "HUP@redlock =HUP HUP@redlock =HUP"),
-        // In the order of an aborted build: children first.
-        (
-            "ONE COUNTS TERM",
-            "TERM@command TERM@watchdog TERM@redlock =TERM",
-        ),
-    ] {
-        check(&redis, NoTerminal, line, steps);
+    let rows = table.lines().map(str::trim);
+    for row in rows.filter(|row| !row.is_empty()) {
+        let (line, steps) = row.split_once(" → ").expect(row);
+        let (steps, names) = steps.split_once(" for ").unwrap_or((steps, ""));
+        for name in names.split(' ') {
+            let text = |text: &str| text.replace("NAME", name).replace("ALL", names);
+            let line = text(line).replace("EACH", "INT TERM HUP QUIT USR1 URG CONT WINCH ALRM");
+            check(&redis, place, &line, &repeated(&text(steps)));
+        }
     }
 }
 
+/// Writes the steps in brackets as often as the digit after them says.
+fn repeated(steps: &str) -> String {
+    let Some((before, rest)) = steps.split_once('(') else {
+        return steps.to_owned();
+    };
+    let (part, rest) = rest.split_once(")x").expect("a number of times");
+    let (times, rest) = rest.split_at(1);
+    let part = format!("{part} ").repeat(times.parse().unwrap());
+    format!("{before}{part}{}", repeated(rest))
+}
+
 #[test]
-fn under_nohup_a_hang_up_changes_nothing_for_both() {
-    let line = "sh -c 'trap \"\" HUP; exec ONE COUNTS USR1'";
-    // Not even a hang-up of COMMAND itself.
-    let steps = "HUP@redlock HUP@command USR1@redlock =USR1";
-    check(&start(), NoTerminal, line, steps);
+fn without_a_terminal_command_and_its_children_get_each_signal_once_and_as_itself() {
+    // Each hang-up may request a reload. The third row is the order of an aborted build: children first. Under nohup a hang-up
+    // changes nothing for both, not even one of COMMAND itself.
+    play(
+        NoTerminal,
+        r#"
+        ONE sh -c '~/counter grandchild NUM60 ALL & exec COUNTS ALL' → NAME@redlock =NAME 64@redlock for HUP INT QUIT TERM USR1 USR2 WINCH CONT ALRM PIPE
+        ONE COUNTS HUP → HUP@redlock =HUP HUP@redlock =HUP
+        ONE COUNTS TERM → TERM@command TERM@watchdog TERM@redlock =TERM
+        sh -c 'trap "" HUP; exec ONE COUNTS USR1' → HUP@redlock HUP@command USR1@redlock =USR1
+        "#,
+    );
 }
 
 #[test]
 fn a_key_and_a_new_window_size_reach_a_command_exactly_once_also_when_it_has_left_the_group() {
+    // redlock is suspended until a COMMAND in its group has had the signal, because two pending ones merge into one. A typed key
+    // is never the second request.
+    let table = "
+        ONE COUNTS NAME → (STOP@redlock KEY ~NAME CONT@redlock pause)x3 64@redlock for SIGNAL
+        ONE ~/apart COUNTS NAME → (KEY ~NAME pause)x3 64@redlock for SIGNAL";
     side_by_side(
         [("^C", "INT"), ("^\\", "QUIT"), ("size", "WINCH")],
-        |(act, name)| {
-            let redis = start();
-            // redlock is suspended until a COMMAND in its group has had the signal, because two pending ones merge into one.
-            let within = format!("STOP@redlock {act} ~{name} CONT@redlock pause ").repeat(3);
-            let line = format!("ONE COUNTS {name}");
-            check(&redis, Head, &line, &(within + "64@redlock"));
-            // A typed key is never the second request.
-            let beyond = format!("{act} ~{name} pause ").repeat(3);
-            let line = format!("ONE ~/apart COUNTS {name}");
-            check(&redis, Head, &line, &(beyond + "64@redlock"));
-        },
+        |(key, signal)| play(Head, &table.replace("KEY", key).replace("SIGNAL", signal)),
     );
 }
 
 #[test]
 fn a_key_that_command_does_not_handle_ends_it_and_the_lock_is_free() {
-    let redis = start();
-    for line in ["ONE COUNTS", "ONE timeout 60 COUNTS"] {
-        check(&redis, Head, line, "^C >130");
-        check(&redis, Head, line, "^\\ >131");
-    }
+    play(
+        Head,
+        r"
+        ONE COUNTS → ^C >130
+        ONE COUNTS → ^\ >131
+        ONE timeout 60 COUNTS → ^C >130
+        ONE timeout 60 COUNTS → ^\ >131
+        ",
+    );
 }
 
 #[test]
 fn typed_ctrl_c_never_kills_a_command_that_goes_on_after_it_or_ignores_it_and_is_no_first_request()
 {
-    let redis = start();
-    // Soon after another key, and long after it.
-    let keys = |key: &str| [&key.repeat(5), "pause ", &key.repeat(3)].concat();
-    let asked_then = keys("^C =INT ") + "pause TERM@redlock =TERM";
-    check(&redis, Head, "ONE COUNTS INT TERM", &asked_then);
-    // A grace period shorter than the time between the keys.
-    let hasty = "redlock run --ttl 120s -k 1ms a -- COUNTS INT";
-    check(&redis, Head, hasty, &keys("^C =INT "));
-    let ignores = "ONE sh -c \"trap '' INT; exec COUNTS WINCH\"";
-    check(&redis, Head, ignores, &keys("^C WINCH@redlock =WINCH "));
+    // Soon after another key, and long after it; also with a grace period shorter than the time between the keys.
+    play(
+        Head,
+        r#"
+        ONE COUNTS INT TERM → (^C =INT)x5 pause (^C =INT)x3 pause TERM@redlock =TERM
+        redlock run --ttl 120s -k 1ms a -- COUNTS INT → (^C =INT)x5 pause (^C =INT)x3
+        ONE sh -c "trap '' INT; exec COUNTS WINCH" → (^C WINCH@redlock =WINCH)x5 pause (^C WINCH@redlock =WINCH)x3
+        "#,
+    );
 }
 
 #[test]
@@ -431,127 +441,101 @@ fn a_hang_up_ends_command_and_frees_the_lock_whoever_leads_the_session() {
 
 #[test]
 fn ctrl_z_stops_all_of_a_job_with_its_redlocks_and_fg_continues_it_in_each_shell() {
-    let redis = start();
-    let round = "^Z stopped prompt fg ~CONT going ";
     for shell in SHELLS {
-        let words = words(shell, &[]);
-        if is_permitted(&[words[0], "-c", "true"]) {
-            let steps = round.repeat(2) + "^C ~INT";
-            check(&redis, Job(shell), "ONE COUNTS CONT INT", &steps);
+        if is_permitted(&[words(shell, &[])[0], "-c", "true"]) {
+            let row = "ONE COUNTS CONT INT → (^Z stopped prompt fg ~CONT going)x2 ^C ~INT";
+            play(Job(shell), row);
         }
     }
-    let below = "ONE timeout 60 COUNTS CONT INT";
-    check(&redis, JOB, below, &round.repeat(2));
-    let repeated = round.replace('~', "+").repeat(2);
-    check(&redis, JOB, "TWO COUNTS CONT INT", &repeated);
+    play(
+        JOB,
+        "
+        ONE timeout 60 COUNTS CONT INT → (^Z stopped prompt fg ~CONT going)x2
+        TWO COUNTS CONT INT → (^Z stopped prompt fg +CONT going)x2
+        ",
+    );
 }
 
 #[test]
 fn ctrl_z_stops_nothing_where_no_shell_could_continue_it() {
-    let redis = start();
-    let steps = "^Z size ~WINCH ".repeat(2);
-    check(&redis, Head, "ONE timeout 60 COUNTS WINCH", &steps);
     // redlock doesn't continue a stopped COMMAND: somebody else must.
-    let steps = "STOP@command pause CONT@command =CONT";
-    check(&redis, Head, "ONE COUNTS CONT", steps);
+    play(
+        Head,
+        "
+        ONE timeout 60 COUNTS WINCH → (^Z size ~WINCH)x2
+        ONE COUNTS CONT → STOP@command pause CONT@command =CONT
+        ",
+    );
 }
 
 #[test]
 fn tstp_that_is_sent_to_redlock_alone_stops_command_too_and_cont_continues_both() {
-    let redis = start();
-    let line = "ONE COUNTS CONT";
     // The last time, no shell signals the whole job.
-    let steps = "TSTP@redlock prompt fg ~CONT ".repeat(2) + "TSTP@redlock CONT@redlock ~CONT";
-    check(&redis, JOB, line, &steps);
-    let steps = "TSTP@redlock CONT@redlock =CONT ".repeat(2);
-    check(&redis, NoTerminal, line, &steps);
+    let row = "ONE COUNTS CONT → (TSTP@redlock prompt fg ~CONT)x2 TSTP@redlock CONT@redlock ~CONT";
+    play(JOB, row);
     // A COMMAND that ignores the signal, which is 20, goes on, and so does redlock.
-    let ignores = "ONE sh -c \"trap '' TSTP; exec COUNTS USR1\"";
-    let steps = "20@redlock pause USR1@redlock =USR1";
-    check(&redis, NoTerminal, ignores, steps);
+    play(
+        NoTerminal,
+        r#"
+        ONE COUNTS CONT → (TSTP@redlock CONT@redlock =CONT)x2
+        ONE sh -c "trap '' TSTP; exec COUNTS USR1" → 20@redlock pause USR1@redlock =USR1
+        "#,
+    );
 }
 
 #[test]
 fn a_signal_reaches_command_once_and_one_to_the_whole_job_at_least_once() {
-    let redis = start();
-    let all = "INT TERM HUP QUIT USR1 URG CONT WINCH ALRM";
-    let [one, two] = ["ONE", "TWO"].map(|way| format!("{way} COUNTS {all}"));
-    for name in "INT TERM HUP QUIT USR1 URG CONT".split(' ') {
-        check(&redis, JOB, &one, &format!("{name}@job +{name}"));
-    }
-    for name in "INT TERM HUP QUIT USR1 WINCH ALRM".split(' ') {
-        check(&redis, JOB, &one, &format!("{name}@redlock ={name}"));
-    }
-    // Other signals of the terminal change nothing, nor does a stop of the whole job.
-    let round = "USR1@redlock =USR1 size =WINCH size =WINCH WINCH@redlock =WINCH ".repeat(2);
-    let after_the_terminal = round + "HUP@redlock =HUP INT@redlock =INT";
-    for (line, steps) in [
-        (&*two, "USR1@job +USR1"),
-        (&one, "^C =INT"),
-        (&two, "^C =INT"),
-        (&one, "^\\ =QUIT"),
-        (&two, "^\\ =QUIT"),
-        (&one, &after_the_terminal),
-        (&two, &after_the_terminal),
-        (
-            "TWO COUNTS USR1",
-            "STOP@job USR1@redlock CONT@job =USR1 USR1@redlock =USR1",
-        ),
-        // The redlocks read the signal late, as on a busy machine. timeout(1) continues them.
-        (
-            "timeout 60 ONE COUNTS TERM",
-            "STOP@redlocks ALRM@timeout =TERM",
-        ),
-        (
-            "timeout 60 TWO COUNTS TERM",
-            "STOP@redlocks ALRM@timeout =TERM",
-        ),
-        // Both the shell and redlock send this signal.
-        ("ONE COUNTS URG | cat &", "kill:URG +URG"),
-    ] {
-        check(&redis, JOB, line, steps);
-    }
+    // Other signals of the terminal change nothing, nor does a stop of the whole job. With timeout(1), which continues them, the
+    // redlocks read the signal late, as on a busy machine. In the last row both the shell and redlock send the signal.
+    play(
+        JOB,
+        r"
+        ONE COUNTS EACH → NAME@job +NAME for INT TERM HUP QUIT USR1 URG CONT
+        ONE COUNTS EACH → NAME@redlock =NAME for INT TERM HUP QUIT USR1 WINCH ALRM
+        TWO COUNTS EACH → USR1@job +USR1
+        NAME COUNTS EACH → ^C =INT for ONE TWO
+        NAME COUNTS EACH → ^\ =QUIT for ONE TWO
+        NAME COUNTS EACH → (USR1@redlock =USR1 size =WINCH size =WINCH WINCH@redlock =WINCH)x2 HUP@redlock =HUP INT@redlock =INT for ONE TWO
+        TWO COUNTS USR1 → STOP@job USR1@redlock CONT@job =USR1 USR1@redlock =USR1
+        timeout 60 NAME COUNTS TERM → STOP@redlocks ALRM@timeout =TERM for ONE TWO
+        ONE COUNTS URG | cat & → kill:URG +URG
+        ",
+    );
     // The kernel sends this signal too, but only to redlock.
-    let alarm = "perl -e 'alarm 4; exec @ARGV' ONE COUNTS ALRM";
-    check(&redis, Head, alarm, "=ALRM");
+    let alarm = "perl -e 'alarm 4; exec @ARGV' ONE COUNTS ALRM → =ALRM";
+    play(Head, alarm);
 }
 
 #[test]
 fn a_script_that_signals_its_redlock_alone_reaches_command_once() {
-    let redis = start();
     // The script is in the job's process group. The script may ignore the signal itself, so that another one doesn't disturb
     // its cleanup.
-    for before in [":", "trap \"\" TERM HUP USR1"] {
-        for name in ["TERM", "HUP", "USR1"] {
-            let sends = format!("read go; {before}; kill -{name} $!; wait $!");
-            let line = format!("sh -c 'ONE COUNTS {name} & {sends}'");
-            check(&redis, JOB, &line, &format!("go ={name}"));
-        }
-    }
+    play(
+        JOB,
+        r#"
+        sh -c 'ONE COUNTS NAME & read go; kill -NAME $!; wait $!' → go =NAME for TERM HUP USR1
+        sh -c 'ONE COUNTS NAME & read go; trap "" ALL; kill -NAME $!; wait $!' → go =NAME for TERM HUP USR1
+        "#,
+    );
     // Like timeout(1), the script ignores the signal and then continues redlock, but COMMAND hasn't had the signal. The stopped
     // redlock takes both signals at once.
-    let asks = "trap \"\" TERM; read line; kill -TERM $!; kill -CONT $!; wait $!";
-    let line = format!("sh -c 'ONE COUNTS TERM & {asks}'");
-    check(&redis, Head, &line, "STOP@redlock go =TERM");
+    let row = r#"sh -c 'ONE COUNTS TERM & trap "" TERM; read line; kill -TERM $!; kill -CONT $!; wait $!' → STOP@redlock go =TERM"#;
+    play(Head, row);
 }
 
 #[test]
 fn a_second_request_that_is_sent_half_a_second_after_the_first_kills() {
-    let redis = start();
-    for (first, second) in [
-        ("TERM", "TERM"),
-        ("INT", "INT"),
-        ("TERM", "INT"),
-        ("INT", "TERM"),
-    ] {
-        let steps = format!("{first}@redlock ~{first} pause {second}@redlock >137");
-        // The kill comes long before the minute of --kill-after is over, or this test would never end.
-        check(&redis, NoTerminal, "ONE COUNTS INT TERM", &steps);
-    }
+    // The kill comes long before the minute of --kill-after is over, or this test would never end.
+    play(
+        NoTerminal,
+        "
+        ONE COUNTS INT TERM → TERM@redlock ~TERM pause NAME@redlock >137 for TERM INT
+        ONE COUNTS INT TERM → INT@redlock ~INT pause NAME@redlock >137 for TERM INT
+        ",
+    );
     // On a terminal, COMMAND's children get both signals too.
-    let both = "ONE sh -c '~/counter grandchild NUM60 TERM & exec COUNTS TERM'";
-    let steps = "TERM@redlock ~TERM pause TERM@redlock >137";
-    check(&redis, Head, both, steps);
+    let both = "ONE sh -c '~/counter grandchild NUM60 TERM & exec COUNTS TERM' → TERM@redlock ~TERM pause TERM@redlock >137";
+    play(Head, both);
 }
 
 /// Attempts for each relay, because the order of several signals varies.

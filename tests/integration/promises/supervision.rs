@@ -2,22 +2,23 @@
 //!
 //! Not tested here: a suspended machine. A stopped redlock takes its place.
 
-use crate::promises::signals::{self, JOB, NoTerminal, check};
+use crate::promises::signals::{JOB, NoTerminal, play};
 use crate::promises::terminal::{hand_on, pid_in};
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy};
 
 #[test]
 fn real_time_signals_reach_the_child_as_often_as_they_were_sent() {
-    let redis = signals::start();
-    for (number, name) in [(34, "RTMIN"), (40, "NUM40"), (63, "NUM63")] {
-        let line = format!("ONE ~/taker {number}");
-        let thrice = format!("{number}@redlock ").repeat(3) + &format!("~{name} ").repeat(3);
-        check(&redis, NoTerminal, &line, &(thrice + "64@redlock"));
-    }
+    play(
+        NoTerminal,
+        "
+        ONE ~/taker 34 → (34@redlock)x3 (~RTMIN)x3 64@redlock
+        ONE ~/taker NAME → (NAME@redlock)x3 (~NUMNAME)x3 64@redlock for 40 63
+        ",
+    );
     // A sixth would come before the end.
-    let five = "40@redlock ".repeat(5) + &"~NUM40 ".repeat(4) + "=NUM40";
-    check(&redis, JOB, "ONE ~/taker 40 60", &five);
+    let five = "ONE ~/taker 40 60 → (40@redlock)x5 (~NUM40)x4 =NUM40";
+    play(JOB, five);
 }
 
 /// Returns the binaries to test: that of the tests and, if set, that of `REDLOCK_BIN`, which may be linked with another C

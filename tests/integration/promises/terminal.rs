@@ -4,7 +4,7 @@ use nix::sys::signal::killpg;
 use nix::unistd::Pid;
 
 use crate::promises::by_signal::blocks;
-use crate::promises::signals::{self, Head, JOB, check};
+use crate::promises::signals::{Head, JOB, play};
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 
@@ -109,14 +109,12 @@ fn a_command_that_stops_itself_gives_the_prompt_back_and_goes_on_with_its_job() 
 
 #[test]
 fn a_command_that_another_process_stops_or_its_child_that_is_stopped_stops_no_other_process() {
-    let redis = signals::start();
     // redlock would have stopped within the pause.
-    let steps = "STOP@command pause CONT@command USR1@redlock =USR1";
-    check(&redis, JOB, "ONE COUNTS USR1", steps);
+    let row = "ONE COUNTS USR1 → STOP@command pause CONT@command USR1@redlock =USR1";
+    play(JOB, row);
     // redlock watches only COMMAND, because a shell within it may have its own jobs.
-    let line = "ONE sh -c '~/counter other & kill -STOP $!; exec COUNTS USR1'";
-    let steps = "USR1@redlock =USR1 TERM@redlock >143";
-    check(&redis, Head, line, steps);
+    let row = "ONE sh -c '~/counter other & kill -STOP $!; exec COUNTS USR1' → USR1@redlock =USR1 TERM@redlock >143";
+    play(Head, row);
 }
 
 #[test]

@@ -256,10 +256,17 @@ fn hold(text: &str) -> Option<String> {
     let [fence, since, limit, slot, waited, phase, who] = words[..] else {
         return None;
     };
-    let limit_text = shown_limit(limit);
     (are_numbers(&words[..5]) && who.starts_with('{')).then(|| {
         let waited = long(waited.parse().unwrap_or(0));
-        format!("{phase} since {since} by {who} (fence {fence}, {limit_text}, slot {slot}, waited {waited})")
+        let parts = [
+            (false, format!("fence {fence}")),
+            (limit == "1", shown_limit(limit)),
+            (slot == "1", format!("slot {slot}")),
+            (waited == "0s", format!("waited {waited}")),
+        ];
+        let unusual = parts.into_iter().filter(|(is_usual, _)| !is_usual);
+        let unusual: Vec<String> = unusual.map(|(_, text)| text).collect();
+        format!("{phase} since {since} by {who} ({})", unusual.join(", "))
     })
 }
 
@@ -270,11 +277,14 @@ fn waiter(text: &str) -> Option<String> {
         return None;
     };
     let (dies, beat) = life.split_once(':')?;
-    let limit_text = shown_limit(limit);
+    let limit_text = match limit {
+        "1" => String::new(),
+        _ => shown_limit(limit) + ", ",
+    };
     let listens =
         ["polls", "listens", "listens in its slot"].get(listens.parse::<usize>().ok()?)?;
     (are_numbers(&[dies, beat, limit, since]) && who.starts_with('{')).then(|| {
-        format!("since {since} by {who} ({limit_text}, {listens}, each {beat} ms, until {dies})")
+        format!("since {since} by {who} ({limit_text}{listens}, each {beat} ms, until {dies})")
     })
 }
 
@@ -397,7 +407,7 @@ pub fn result(
     let mut line = |line: String| {
         let _ = writeln!(text, "        {line}");
     };
-    for answer in answer(names, script, &outcome.value) {
+    for answer in answer(names, script, &outcome.value, at_us) {
         line(answer);
     }
     for (channel, message) in &outcome.heard {
@@ -413,7 +423,17 @@ pub fn result(
     text
 }
 
-fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
+/// Fields of the state that `inspect` returns.
+const RECORD: &str =
+    "succeeded, success, failure, lost, forced, stopped, released, skipped, freezes";
+
+/// Formats an answer: single values in its first line, and each element of a list in a line of its own. Leaves out values that
+/// are missing, and the time of the call.
+fn answer(names: &Names, script: Option<&str>, value: &Value, at_us: i64) -> Vec<String> {
+    let is_now = |what: &str, value: &Value| {
+        let now = format!("@{}", long((at_us - START) / 1000));
+        what == "now" && plain(names, value) == now
+    };
     let listed = match script {
         Some("freeze") => "holders, a holder, had been frozen by",
         Some("history") => "now, ended, not ended, skips",
@@ -423,17 +443,35 @@ fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
         _ => "",
     };
     if let (false, Value::Array(values)) = (listed.is_empty(), value) {
-        let is_empty = |value: &Value| matches!(value, Value::BulkString(text) if text.is_empty());
-        let mut lines = Vec::new();
+        let (mut singles, mut lines) = (Vec::new(), Vec::new());
         for (what, value) in listed.split(", ").zip(values) {
-            let values: &[Value] = match value {
-                Value::Nil => &[],
-                Value::Array(all) if what == "goes on at" && all.iter().all(is_empty) => &[],
-                Value::Array(values) => &values[..],
-                value => std::slice::from_ref(value),
+            let Value::Array(values) = value else {
+                let is_left_out = *value == Value::Nil || is_now(what, value);
+                singles.extend((!is_left_out).then(|| format!("{what} {}", plain(names, value))));
+                continue;
             };
-            let values = values.iter().map(|value| plain(names, value));
-            lines.extend(values.map(|value| format!("-> {what}: {value}")));
+            let shown = values.iter().map(|value| plain(names, value));
+            if what == "record" {
+                let fields = RECORD.split(", ").zip(shown);
+                let fields = fields.filter(|(_, value)| value != "none");
+                let fields = fields.map(|(name, value)| format!("{name} {value}"));
+                let fields: Vec<String> = fields.collect();
+                lines.extend(joined(what, &fields));
+            } else if ["durations", "goes on at"].contains(&what) {
+                let is_any = values
+                    .iter()
+                    .any(|value| *value != Value::BulkString(Vec::new()));
+                let values: Vec<String> = shown.filter(|_| is_any).collect();
+                lines.extend(joined(what, &values));
+            } else {
+                lines.extend(shown.map(|value| format!("-> {what}: {value}")));
+            }
+        }
+        if lines.is_empty() && singles.is_empty() {
+            singles.push("nothing".to_owned());
+        }
+        if !singles.is_empty() {
+            lines.insert(0, format!("-> {}", singles.join(", ")));
         }
         return lines;
     }
@@ -449,12 +487,13 @@ fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
         return vec![format!("-> {}", plain(names, value))];
     };
     let mut text = format!("-> {meaning}");
-    let mut what = what.split(", ");
-    for (n, value) in rest.iter().enumerate() {
+    let (mut what, mut is_first) = (what.split(", "), true);
+    for value in rest {
         let what = what.next().filter(|what| !what.is_empty()).unwrap_or("?");
         let value = match value {
             // The usual value, left out.
             Value::Nil => continue,
+            value if is_now(what, value) => continue,
             Value::Int(0) if USUALLY_0.contains(&what) => continue,
             Value::Int(-1) if what == "last success ago" => continue,
             Value::BulkString(text) if text.is_empty() && what == "ticket" => continue,
@@ -463,9 +502,15 @@ fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
             }
             value => plain(names, value),
         };
-        let _ = write!(text, "{} {what} {value}", if n == 0 { ":" } else { "," });
+        let _ = write!(text, "{} {what} {value}", if is_first { ":" } else { "," });
+        is_first = false;
     }
     vec![text]
+}
+
+/// Formats a list in one line, if it has elements.
+fn joined(what: &str, values: &[String]) -> Option<String> {
+    (!values.is_empty()).then(|| format!("-> {what}: {}", values.join(", ")))
 }
 
 fn plain(names: &Names, value: &Value) -> String {

@@ -6,7 +6,6 @@ mod join;
 mod mutate;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -172,9 +171,7 @@ fn every_mutant_of_the_scripts_is_caught_or_explained() {
     all.retain(|(_, mutant)| mutant.name.starts_with(&only));
     let verdicts = in_memory(&workshop, &all);
     let _ = std::panic::take_hook();
-    if only.is_empty() {
-        fs::write("tests/mutants-lua.md", report(&all, &verdicts)).unwrap();
-    }
+    let _ = std::io::stderr().write_all(summary(&verdicts).as_bytes());
     let survivors = all
         .iter()
         .zip(&verdicts)
@@ -190,59 +187,17 @@ fn every_mutant_of_the_scripts_is_caught_or_explained() {
     );
 }
 
-/// Returns the page about the mutants: the number in each file, the evidence, and why the others can't be caught.
-fn report(all: &[(&String, Mutant)], verdicts: &[Verdict]) -> String {
-    let mut page = String::from(HEADING);
-    let mut files: Vec<&String> = all.iter().map(|(file, _)| *file).collect();
-    files.dedup();
-    let count = |file: Option<&String>, is: fn(&Verdict) -> bool| {
-        let both = all.iter().zip(verdicts);
-        let these =
-            both.filter(|((its, _), verdict)| file.is_none_or(|file| file == *its) && is(verdict));
-        these.count()
-    };
-    let mut row = |name: &str, file| {
-        let _ = writeln!(
-            page,
-            "| {name} | {} | {} | {} | {} | {} |",
-            count(file, |_| true),
-            count(file, |verdict| matches!(verdict, Verdict::Example(_))),
-            count(file, |verdict| matches!(verdict, Verdict::Simulation(_))),
-            count(file, |verdict| matches!(verdict, Verdict::Explained(_))),
-            count(file, |verdict| matches!(verdict, Verdict::Survives)),
-        );
-    };
-    for file in files {
-        row(&format!("`{file}.lua`"), Some(file));
-    }
-    row("all", None);
-    page.push_str(EXPLAINED);
-    for (reason, _) in explained() {
-        let is_it = |verdict: &Verdict| *verdict == Verdict::Explained(reason);
-        let number = verdicts.iter().filter(|verdict| is_it(verdict)).count();
-        let _ = writeln!(page, "- {number}: {reason}");
-    }
-    page
+/// Returns the number of mutants with each kind of evidence.
+fn summary(verdicts: &[Verdict]) -> String {
+    let count = |is: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| is(verdict)).count();
+    format!(
+        "{} mutants: {} caught by the examples, {} by the simulation, {} explained\n",
+        verdicts.len(),
+        count(|verdict| matches!(verdict, Verdict::Example(_))),
+        count(|verdict| matches!(verdict, Verdict::Simulation(_))),
+        count(|verdict| matches!(verdict, Verdict::Explained(_))),
+    )
 }
-
-const HEADING: &str = "\
-# Mutants of the scripts
-
-Each mutant is one of the Lua files with one mistake: a comparison or a sign swapped, a condition negated, `and` \
-for `or`, a number off by one, a statement left out. `make search WHAT=mutants-lua` makes all of them, runs the examples of \
-`tests/model/examples` on each in memory, and 30 seeds of the simulation where these come out as they are written. \
-It ends with an error if a mutant survives that isn't explained, and writes this page.
-
-| file | mutants | caught by the examples | by the simulation | explained | survive |
-| --- | --- | --- | --- | --- | --- |
-";
-
-const EXPLAINED: &str = "
-## Explained
-
-The list of them is `tests/model/lua_mutants/explained.txt`. How many there are of each kind:
-
-";
 
 #[test]
 fn each_explanation_is_for_an_existing_mutant() {
