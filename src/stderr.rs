@@ -1,6 +1,6 @@
 //! Lines for standard error, whose reader may have stopped reading: a pager, a terminal after Ctrl-S, a full pipe.
 //!
-//! A process that supervises a lock must not wait for such a reader. So while a [`Guard`] exists, a separate thread writes the
+//! A process that supervises a lock must not wait for such a reader. So while a [`ImmediateMessages`] exists, a separate thread writes the
 //! lines. The thread may lag behind, and lines that exceed its queue are lost. The first line starts the thread, so a run
 //! without messages never has it. (The stream can't be made non-blocking, because COMMAND shares it.)
 
@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use crate::sys::{self, poll};
 
 /// While a guard exists, no message waits for a reader.
-pub struct Guard(());
+pub struct ImmediateMessages(());
 
 static GUARDED: AtomicBool = AtomicBool::new(false);
 
@@ -46,7 +46,7 @@ pub const LINGER: Duration = Duration::from_secs(1);
 /// Stack of the thread, in bytes. Small, because the thread only writes lines.
 const STACK: usize = 64 * 1024;
 
-impl Guard {
+impl ImmediateMessages {
     /// Begins to write in a thread. The caller must have blocked all signals, so that the thread gets none.
     pub fn new() -> Self {
         GUARDED.store(true, Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for ImmediateMessages {
     fn drop(&mut self) {
         GUARDED.store(false, Ordering::Relaxed);
     }

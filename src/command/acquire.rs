@@ -29,7 +29,7 @@ use crate::stderr;
 use crate::supervise::keeper::{self, Target};
 use crate::supervise::process;
 use crate::supervise::procfs::{self, Stat};
-use crate::supervise::run::Terms;
+use crate::supervise::run::SupervisionTerms;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::{self, poll};
 use crate::usage::{Refusal, parse_names, refuse};
@@ -57,7 +57,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let mut holds = HeldLocks::none(settings.locks.client());
     // Signals are collected before all else, because the shell must learn if one terminates this process.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
-    let _unread = stderr::Guard::new();
+    let _unread = stderr::ImmediateMessages::new();
     // If this fails, released locks stay in the list that this process has inherited.
     let _ = acquisition.forget_released();
     let end = acquire_and_print(&acquisition, &mut holds, options, target, &signals);
@@ -128,7 +128,7 @@ fn acquire_and_print(
         kill_after: acquisition.terms.kill_after,
         ..Policy::default()
     };
-    let terms = Terms {
+    let terms = SupervisionTerms {
         policy,
         names: &acquisition.names,
         locks: &settings.locks,

@@ -13,10 +13,10 @@ use crate::typed;
 use crate::usage::{is_private_url, program_path};
 
 /// Completes a line that lacks one kind of word.
-type Complete = fn(&[OsString]) -> Option<Vec<OsString>>;
+type Completion = fn(&[OsString]) -> Option<Vec<OsString>>;
 
 /// Words that may be missing, with the error messages. Only the first missing one is reported.
-const MISSING: [(&str, Complete); 3] = [
+const MISSING: [(&str, Completion); 3] = [
     ("put run before the lock's name and its options", with_run),
     ("put -- before the command", with_dashes),
     (

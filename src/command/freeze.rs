@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::change::{change, with_last_words};
-use super::looks::Looks;
+use super::inspections::Inspections;
 use super::never_used::mistaken;
 use crate::cli;
 use crate::clock::now;
@@ -48,7 +48,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
 
 /// Waits until no lock has a holder. Fails if this freeze by `who` ends first.
 fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Result<Exit> {
-    let mut looks = Looks::new(client, settings, names, now());
+    let mut looks = Inspections::new(client, settings, names, now());
     loop {
         // Waits through an outage, because the server was reachable before.
         let answer = looks.ask(Duration::MAX)?;

@@ -16,13 +16,13 @@ use crate::decide::session::Policy;
 use crate::file;
 use crate::job::identity::{own_identity, shortened};
 use crate::job::{self, expect_no};
-use crate::protocol::{Admitted, Claim, Client, Guard, KILL_AFTER, LeaseState, Name, Who};
+use crate::protocol::{Admission, Claim, Client, Guard, KILL_AFTER, LeaseState, Name, Who};
 use crate::reason::reason;
 use crate::report;
 use crate::signal::{Signals, on_terminal};
 use crate::stderr;
 use crate::supervise::environment::{self, JobHold};
-use crate::supervise::run::{EventSources, Terms as RunTerms, supervise};
+use crate::supervise::run::{EventSources, SupervisionTerms, supervise};
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::usage::{Refusal, parse_names, refuse};
 use crate::variables::HELD;
@@ -46,7 +46,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     let on_terminal = on_terminal();
     let mut sources = EventSources::new(on_terminal)?;
     let mut holds = HeldLocks::none(settings.locks.client());
-    let _unread = stderr::Guard::new();
+    let _unread = stderr::ImmediateMessages::new();
     expect_no(job::open(&mut holds.client, &sources.signals)?)?;
     let names: Vec<Name> = wanted.iter().map(|hold| hold.name.clone()).collect();
     let admitted = admit_all(&wanted, &who, kill_after, settings, &mut holds);
@@ -55,7 +55,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     let admitted = signal.and_then(expect_no).and(admitted);
     let exit = admitted.and_then(|has_slots| {
         work.environment = holds.environment(&names, &around, &who, has_slots);
-        let terms = RunTerms {
+        let terms = SupervisionTerms {
             policy: Policy {
                 on_terminal,
                 leads_session: getsid(None) == Ok(getpid()),
@@ -147,7 +147,7 @@ fn admit_all(
         let guard = Guard::new(claim.clone(), who)?;
         let sent = now();
         let refused = match guard.admit(&mut holds.client)? {
-            Admitted::Guards {
+            Admission::Guards {
                 hold, left, ttl, ..
             } => {
                 let terms = Terms {
@@ -168,13 +168,13 @@ fn admit_all(
                 holds.add(guarded, Lease::of_another(sent, left, terms));
                 continue;
             }
-            Admitted::NotHeld(LeaseState::Lost(loss)) => {
+            Admission::NotHeld(LeaseState::Lost(loss)) => {
                 report::not_held(name, &settings.locks, &loss)
             }
-            Admitted::NotHeld(_) => {
+            Admission::NotHeld(_) => {
                 format!("the run that held lock \"{name}\" is over; the command was not started")
             }
-            Admitted::TooMany => format!(
+            Admission::TooMany => format!(
                 "lock \"{name}\" already has as many guards as are permitted; the command was not started"
             ),
         };

@@ -1,7 +1,6 @@
 //! The subcommands, a module each, and what they share: the choice of holders, and corrected command lines.
 
 pub mod acquire;
-mod asked;
 mod change;
 pub mod completions;
 mod corrections;
@@ -14,12 +13,13 @@ pub mod freeze;
 mod fuzz;
 pub mod guard;
 pub mod history;
+mod inspections;
 mod json;
-mod looks;
 pub mod manual;
 pub mod mistakes;
 mod never_used;
 pub mod release;
+mod requested;
 pub mod run;
 mod selection;
 pub mod status;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::pattern::{natural_cmp, nearest};
-use crate::protocol::{Client, Error, Inspected, Locks, Name, Record, Which};
+use crate::protocol::{Client, Error, Inspected, Locks, Name, Names, Record};
 use crate::report;
 
 /// Returns a message about the first lock that was never used but whose name is similar to a used one.
@@ -34,7 +34,7 @@ pub(super) fn mistaken<'a>(
 /// # Errors
 /// Fails if the server can't be reached. If it forbids listing names, there are none.
 pub(super) fn known_names(client: &mut Client, locks: &Locks) -> Result<Vec<Name>, Error> {
-    match locks.names(client, Which::All) {
+    match locks.names(client, Names::All) {
         Err(error) if !error.kind.is_unreachable() => Ok(Vec::new()),
         known => known,
     }

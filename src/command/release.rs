@@ -59,8 +59,12 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
         )),
         Released::Kept { .. } => {}
         Released::Now => verbosity.verbose(format_args!("released lock \"{name}\"")),
-        Released::Before => report::error(format_args!("lock \"{name}\" was already released")),
-        Released::NotOurs(loss) => report::error(report::not_held(name, &settings.locks, &loss)),
+        Released::Before => {
+            report::error(format_args!("lock \"{name}\" was already released"));
+        }
+        Released::NotOurs(loss) => {
+            report::error(report::not_held(name, &settings.locks, &loss));
+        }
     }
     Ok(was_held)
 }

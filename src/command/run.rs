@@ -32,7 +32,7 @@ use crate::supervise::child::Prepared;
 use crate::supervise::environment::{self, Environment};
 use crate::supervise::hook::{Hook, News};
 use crate::supervise::process;
-use crate::supervise::run::{EventSources, Terms, Work, WorkResult, supervise};
+use crate::supervise::run::{EventSources, SupervisionTerms, Work, WorkResult, supervise};
 use crate::sys::{self, SpawnError};
 use crate::usage::{Refusal, parse_names, program_path, refuse};
 use crate::variables::EVENT;
@@ -73,7 +73,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         && options.once.is_none()
         && options.acquire.seq.is_none()
         && settings.locks.deployment.replication().is_none();
-    let run = Run {
+    let run = PendingRun {
         options,
         acquisition,
         on_terminal: on_terminal(),
@@ -99,7 +99,7 @@ pub(super) fn prepare(script: Option<&OsString>, command: &[OsString]) -> Result
 }
 
 /// A run, before it has acquired its locks.
-struct Run<'a> {
+struct PendingRun<'a> {
     options: &'a cli::Run,
     acquisition: Acquisition<'a>,
     on_terminal: bool,
@@ -220,7 +220,7 @@ fn sets_variable(word: &Path) -> bool {
 /// Longest wait for earlier messages to be written before COMMAND starts. Any live reader is faster.
 const FLUSH_BEFORE_START: Duration = Duration::from_millis(100);
 
-impl Run<'_> {
+impl PendingRun<'_> {
     /// Returns the hook for this run, if one is configured. `fences` are
     /// the tokens of its locks, and `waited_ms` is the wait for them.
     fn hook(&self, fences: Vec<u64>, waited_ms: u128) -> Option<Hook<'_>> {
@@ -264,7 +264,7 @@ impl Run<'_> {
             None => holds.client.open().map(|()| None),
         };
         let mut sources = early.map_or_else(|| EventSources::new(self.on_terminal), Ok)?;
-        let _unread = stderr::Guard::new();
+        let _unread = stderr::ImmediateMessages::new();
         let (EventSources { signals, timer }, requester) = (&mut sources, Requester::default());
         let acquired =
             acquisition.acquire_all(started, opened, &mut holds, requester, signals, timer);
@@ -321,7 +321,7 @@ impl Run<'_> {
         let locks = holds.in_order(&acquisition.names);
         let fences = locks.map(|hold| hold.fence).collect();
         let hook = self.hook(fences, waited_ms);
-        let terms = Terms {
+        let terms = SupervisionTerms {
             policy: Policy {
                 on_terminal: self.on_terminal,
                 leads_session: getsid(None) == Ok(getpid()),

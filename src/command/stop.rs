@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::change::{change, with_last_words};
-use super::looks::Looks;
+use super::inspections::Inspections;
 use super::selection::{Selection, is_watched, kept, look, select};
 use crate::cli;
 use crate::clock::now;
@@ -60,12 +60,12 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         settings.verbosity.info(line);
         return Ok(Exit::Success);
     }
-    let looks = Looks::new(client, settings, std::slice::from_ref(&name), began);
+    let looks = Inspections::new(client, settings, std::slice::from_ref(&name), began);
     await_end(&name, &holds, &whom, looks)
 }
 
 /// Waits until the holders have ended, and reports the state of the lock.
-fn await_end(name: &Name, holds: &[&Hold], whom: &str, mut looks: Looks) -> Result<Exit> {
+fn await_end(name: &Name, holds: &[&Hold], whom: &str, mut looks: Inspections) -> Result<Exit> {
     let interrupted = format!(
         "interrupted, but the request stands: \"{name}\" is handed over once {whom} has stopped"
     );
@@ -108,7 +108,7 @@ fn unwatched(state: &Inspected, at: &str, hold: &Hold) -> Option<String> {
 ///
 /// # Errors
 /// Fails if the server is away for as long as the leases last, because there is nothing left to wait for.
-fn wait_until_gone(holds: &[&Hold], whom: &str, looks: &mut Looks) -> Result<Inspected> {
+fn wait_until_gone(holds: &[&Hold], whom: &str, looks: &mut Inspections) -> Result<Inspected> {
     let mut silent = HashSet::new();
     let leases = holds.iter().filter_map(|hold| hold.left).max();
     let leases = leases.unwrap_or_default();
@@ -148,7 +148,7 @@ fn wait_until_gone(holds: &[&Hold], whom: &str, looks: &mut Looks) -> Result<Ins
 }
 
 /// Returns a message if, according to the history, a hold ended before its command did.
-fn lost_first(holds: &[&Hold], whom: &str, looks: &mut Looks) -> Option<String> {
+fn lost_first(holds: &[&Hold], whom: &str, looks: &mut Inspections) -> Option<String> {
     let mut how = None;
     let end_of = |entry: &HistoryEntry| {
         let id = &entry.hold.as_ref()?.id;
@@ -203,5 +203,5 @@ fn has_seen(hold: &Hold, now_ms: u64) -> bool {
 
 /// Returns the time of the request to stop, in milliseconds of the server's clock.
 fn asked_at(hold: &Hold) -> Option<u64> {
-    hold.stopping.as_ref()?.asked
+    hold.stopping.as_ref()?.asked_at
 }

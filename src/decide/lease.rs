@@ -104,27 +104,27 @@ impl Lease {
     }
 
     /// Returns a lease of this length, granted without a request, by a message that arrived at `received`
-    /// after an unknown delay. `asked` is the time of the last request, and `later` is how much later the
+    /// after an unknown delay. `sent` is the time of the last request, and `later` is how much later the
     /// lease began, by the server's clock. So the lease began no earlier than that, and, whatever happened to
     /// that clock, before the message arrived.
     ///
     /// The first renewal confirms the lease, and comes as soon as that of any lease, so a shorter job saves
     /// it.
     pub fn granted(
-        asked: Moment,
+        sent: Moment,
         later: Duration,
         received: Moment,
         length: Duration,
         terms: Terms,
     ) -> Self {
-        let valid_from = (asked + later.saturating_sub(drift(later))).min(received);
+        let valid_from = (sent + later.saturating_sub(drift(later))).min(received);
         Self {
             // At most the TTL, because the confirmation sets the lease to that, even if its reply is lost.
             length: length.min(terms.ttl),
             is_grant: true,
             valid_from,
             renew_at: received + FIRST_RENEWAL,
-            ..Self::new(asked, terms)
+            ..Self::new(sent, terms)
         }
     }
 
@@ -170,13 +170,13 @@ impl Lease {
         now.since(self.valid_from)
     }
 
-    /// Returns when to report that the server, asked at `asked`, doesn't answer; `None` if that isn't before
+    /// Returns when to report that the server, asked at `sent`, doesn't answer; `None` if that isn't before
     /// COMMAND must stop at `stop_at`. The report comes after half of the lease, or after half of the time
     /// for tries if that is sooner, but never for a moment of silence.
-    pub fn silent_at(&self, asked: Moment, stop_at: Moment) -> Option<Moment> {
+    pub fn silent_at(&self, sent: Moment, stop_at: Moment) -> Option<Moment> {
         let half_of_lease = self.valid_from + self.length / 2;
-        let half_of_tries = asked + stop_at.since(asked) / 2;
-        let at = half_of_lease.min(half_of_tries).max(asked + SILENCE);
+        let half_of_tries = sent + stop_at.since(sent) / 2;
+        let at = half_of_lease.min(half_of_tries).max(sent + SILENCE);
         (at < stop_at).then_some(at)
     }
 
@@ -560,7 +560,7 @@ mod tests {
 
     #[test]
     fn a_silent_server_is_worth_a_word_at_half_of_the_lease_and_before_the_work_is_stopped() {
-        for (ttl, kill_after, asked, expected) in [
+        for (ttl, kill_after, sent, expected) in [
             (30, 5, 10_000, Some(15_000)),
             // After a suspend the server has a moment to answer.
             (30, 5, 20_000, Some(21_000)),
@@ -573,8 +573,8 @@ mod tests {
         ] {
             let mut lease = lease(ttl, kill_after);
             lease.renewed(START);
-            let silent_at = lease.silent_at(at(asked), lease.stop_at());
-            assert_eq!(silent_at, expected.map(at), "{ttl} {kill_after} {asked}");
+            let silent_at = lease.silent_at(at(sent), lease.stop_at());
+            assert_eq!(silent_at, expected.map(at), "{ttl} {kill_after} {sent}");
             assert!(silent_at.is_none_or(|at| at < lease.stop_at()));
         }
     }

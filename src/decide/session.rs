@@ -111,12 +111,12 @@ enum Phase {
     Terminating { reason: StopReason, kill_at: Moment },
     /// COMMAND was killed. The rest of its tree is killed again up to a moment, because new processes may
     /// have been forked.
-    Killed(Killed),
+    Killed(Kill),
 }
 
 /// Progress of killing the rest.
 #[derive(Clone, Copy, Debug)]
-struct Killed {
+struct Kill {
     reason: StopReason,
     again: Moment,
     until: Moment,
@@ -161,7 +161,7 @@ pub struct Session {
     is_lost: bool,
     phase: Phase,
     /// Time of the first INT or TERM to redlock.
-    asked: Option<Moment>,
+    first_signal_at: Option<Moment>,
     /// Signals that ask to end, and when each came last, without repetitions.
     received: Vec<(i32, Moment)>,
     /// Some process may not be signalled.
@@ -449,7 +449,7 @@ impl Session {
             && ends_by_int.take_if(|until| now > *until).is_some()
         {
             // COMMAND has survived the INT.
-            self.asked = None;
+            self.first_signal_at = None;
         }
         let kill_at = now + self.grace(protection);
         let by_term = if signal == SIGTERM {
@@ -460,7 +460,7 @@ impl Session {
         match signal {
             // Nobody is left who could take the signal for anything else.
             SIGINT | SIGTERM if self.awaits_rest() => {
-                self.asked = Some(now);
+                self.first_signal_at = Some(now);
                 self.rest_ended_by = Some(signal);
                 self.terminate_unreached(StopReason::Signal, by_term, kill_at);
             }
@@ -469,7 +469,7 @@ impl Session {
                 let first = if typed {
                     now
                 } else {
-                    *self.asked.get_or_insert(now)
+                    *self.first_signal_at.get_or_insert(now)
                 };
                 if now.since(first) >= SAME_REQUEST {
                     self.kill(self.reason(), now);
@@ -589,7 +589,7 @@ impl Session {
 
     fn kill(&mut self, reason: StopReason, now: Moment) {
         if !self.has_killed() {
-            self.phase = Phase::Killed(Killed {
+            self.phase = Phase::Killed(Kill {
                 reason,
                 again: now + KILL_PAUSE,
                 until: now + KILL_TIMEOUT,
@@ -609,7 +609,7 @@ impl Session {
     fn reason(&self) -> StopReason {
         match self.phase {
             Phase::Running { .. } => StopReason::Signal,
-            Phase::Terminating { reason, .. } | Phase::Killed(Killed { reason, .. }) => reason,
+            Phase::Terminating { reason, .. } | Phase::Killed(Kill { reason, .. }) => reason,
         }
     }
 

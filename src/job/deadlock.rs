@@ -7,7 +7,7 @@ use crate::report;
 
 /// A running search, which sends the server several requests. Returns
 /// the client, and the cycle that this wait must break, if there is one.
-pub(super) type Search = Background<(Client, Result<Option<Vec<CycleMember>>, Error>)>;
+pub(super) type DeadlockSearch = Background<(Client, Result<Option<Vec<CycleMember>>, Error>)>;
 
 /// Returns the note about this wait for `claim`: the job holds its inherited locks and those in `held`.
 pub(super) fn edge(acquisition: &Acquisition, held: &HeldLocks, claim: &Claim) -> WaitEdge {

@@ -29,7 +29,7 @@ const LONGEST_FAREWELL: Duration = Duration::from_secs(3);
 pub const TO_SEND: Duration = Duration::from_millis(50);
 
 /// Result of a release, and whether a failover can't undo it.
-type Answer = Result<(Released, bool), Error>;
+type ReleaseResult = Result<(Released, bool), Error>;
 
 /// Returns the mode for releasing a lock after work with this exit.
 /// `keep_for` is the least time for which the run keeps its lock.
@@ -86,7 +86,7 @@ impl Acquisition<'_> {
     }
 
     /// Reports a release, and for how long the lock may stay held if it failed.
-    fn report_release(&self, name: &Name, released: &Answer) {
+    fn report_release(&self, name: &Name, released: &ReleaseResult) {
         let verbosity = self.settings.verbosity;
         let ttl = report::format_duration(self.terms.ttl);
         if let Ok((_, false)) = released {
@@ -127,7 +127,7 @@ impl Acquisition<'_> {
         claim: &Claim,
         client: &mut Client,
         until: Moment,
-    ) -> Answer {
+    ) -> ReleaseResult {
         let (patience, within) = (until.since(now()), self.within(signals));
         let is_slow = || drop(signals.let_through());
         let released = claim.release_or_retry(client, mode, patience, within, is_slow);

@@ -64,7 +64,7 @@ impl Busy {
     /// the server's clock.
     pub fn blocked_since(&self) -> Option<u64> {
         let frozen = self.frozen.as_ref().map(|frozen| frozen.since_ms);
-        let stopping = self.stopping.as_ref().and_then(|by| by.asked);
+        let stopping = self.stopping.as_ref().and_then(|by| by.asked_at);
         frozen.or(stopping)
     }
 }

@@ -34,13 +34,13 @@ pub struct Client {
     /// Longest time for a request, if that is less than the server's timeout.
     limit: Duration,
     /// Result of the last renewal over the connection.
-    pub(super) looked: Option<Looked>,
+    pub(super) looked: Option<LastRenewal>,
     /// Call that [`Self::receive`] makes if the short script changed nothing.
     pub(super) whole: Option<Call>,
 }
 
 /// Result of the last renewal of a lock over a connection.
-pub(super) struct Looked {
+pub(super) struct LastRenewal {
     pub token: Token,
     pub at: Instant,
     /// The lease needed nothing but an extension, so the short script may suffice for the next ones.
@@ -320,7 +320,7 @@ mod tests {
 
     use super::super::scripts::RELEASE;
     use super::super::{
-        Access, Claim, Limit, Locks, QueueOptions, ReleaseMode, Released, Request, Token, Which,
+        Access, Claim, Limit, Locks, Names, QueueOptions, ReleaseMode, Released, Request, Token,
         Who,
     };
     use super::*;
@@ -351,9 +351,9 @@ mod tests {
         });
         let locks = locks_behind(&path);
         let mut client = locks.open().unwrap();
-        assert!(locks.names(&mut client, Which::All).is_err());
+        assert!(locks.names(&mut client, Names::All).is_err());
         assert!(!client.is_open());
-        assert_eq!(locks.names(&mut client, Which::All).unwrap(), []);
+        assert_eq!(locks.names(&mut client, Names::All).unwrap(), []);
         let other = client.hand_over();
         assert!(other.is_open() && !client.is_open());
         drop(other);
@@ -431,7 +431,7 @@ mod tests {
             });
             let locks = locks_behind(&path);
             let mut client = locks.open().unwrap();
-            assert_eq!(locks.names(&mut client, Which::All).unwrap(), []);
+            assert_eq!(locks.names(&mut client, Names::All).unwrap(), []);
             let incoming = client.receive().unwrap();
             // A missed grant is found by the next request.
             let is_it = match incoming {

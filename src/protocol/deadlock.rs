@@ -42,14 +42,14 @@ pub struct CycleMember {
     pub holds: Name,
     pub wants: Name,
     pub who: Who,
-    began: Began,
+    began: WaitStart,
 }
 
 /// Start of a member's wait, by the server's clock, and its id: no two are equal.
-type Began = (u64, String);
+type WaitStart = (u64, String);
 
 /// Start of a stuck waiter's wait, and the members of the cycle between the waiter and the searching job.
-type Stuck = (Began, Vec<CycleMember>);
+type Stuck = (WaitStart, Vec<CycleMember>);
 
 /// The members of a cycle between a client and the searching job; `None` if the client can go on.
 type Members = Option<Vec<CycleMember>>;

@@ -32,7 +32,7 @@ pub struct Guard {
 
 /// Answer to the request to guard a hold.
 #[derive(Debug)]
-pub enum Admitted {
+pub enum Admission {
     Guards {
         hold: Reentry,
         /// Rest of the lease, counted from when the request was sent.
@@ -63,7 +63,7 @@ impl Guard {
 
     /// Asks to guard the hold. Repeats a request whose answer was lost; the repetition admits no second
     /// guard.
-    pub fn admit(&self, client: &mut Client) -> Result<Admitted, Error> {
+    pub fn admit(&self, client: &mut Client) -> Result<Admission, Error> {
         let mut admission = client.call(self.extension(), admitted);
         if matches!(&admission, Err(error) if error.kind == ErrorKind::Unreachable) {
             admission = client.call(self.extension(), admitted);
@@ -119,16 +119,16 @@ impl Guard {
     }
 }
 
-fn admitted(fields: &[Value]) -> Result<Admitted, Error> {
+fn admitted(fields: &[Value]) -> Result<Admission, Error> {
     match fields {
-        [Value::Int(1), more, ttl, fence, limit, place, by] => Ok(Admitted::Guards {
+        [Value::Int(1), more, ttl, fence, limit, place, by] => Ok(Admission::Guards {
             hold: reentry(fence, limit, place)?,
             left: left(more)?,
             ttl: left(ttl)?,
             cancelled_by: entry(by, Who::parse)?.map(Box::new),
         }),
-        [Value::Int(3)] => Ok(Admitted::TooMany),
-        other => not_ours(other).map(Admitted::NotHeld),
+        [Value::Int(3)] => Ok(Admission::TooMany),
+        other => not_ours(other).map(Admission::NotHeld),
     }
 }
 
@@ -136,11 +136,11 @@ fn admitted(fields: &[Value]) -> Result<Admitted, Error> {
 pub(super) fn extended(answer: Value) -> Result<LeaseState, Error> {
     let fields = array(answer)?;
     match admitted(&fields)? {
-        Admitted::Guards {
+        Admission::Guards {
             left, cancelled_by, ..
         } => Ok(LeaseState::Held { left, cancelled_by }),
-        Admitted::NotHeld(state) => Ok(state),
-        Admitted::TooMany => Err(unexpected_reply(&fields)),
+        Admission::NotHeld(state) => Ok(state),
+        Admission::TooMany => Err(unexpected_reply(&fields)),
     }
 }
 

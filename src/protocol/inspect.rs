@@ -37,7 +37,7 @@ pub struct Inspected {
     pub usual: Option<Duration>,
     pub record: Record,
     /// Cursors of the lists of holders and waiters, if these are only their beginnings.
-    pub rest: Option<Page>,
+    pub rest: Option<ListCursors>,
 }
 
 /// The content of a lock's key.
@@ -295,28 +295,28 @@ impl Locks {
     }
 
     /// Returns the names of locks, sorted.
-    pub fn names(&self, client: &mut Client, which: Which) -> Result<Vec<Name>, Error> {
+    pub fn names(&self, client: &mut Client, which: Names) -> Result<Vec<Name>, Error> {
         client.with_connection(|connection, _| {
             let mut since = "-inf".to_owned();
-            if which == Which::InUse {
+            if which == Names::InUse {
                 let [seconds, _] = fields(connection.query(&redis::cmd("TIME"))?)?;
                 since = number(&seconds)?.saturating_mul(1000).to_string();
             }
             let mut names = BTreeSet::new();
             // The next page begins with the last score, after the entries of this score that are known: names
             // that are used meanwhile move up in the order.
-            let (mut all, mut known) = (0, 0);
+            let (mut all, mut same) = (0, 0);
             while all <= MOST_NAMES {
                 let mut command = redis::cmd("ZRANGEBYSCORE");
                 command.arg(index_key(&self.prefix)).arg(&since).arg("+inf");
-                command.arg("WITHSCORES").arg("LIMIT").arg(known).arg(PAGE);
+                command.arg("WITHSCORES").arg("LIMIT").arg(same).arg(PAGE);
                 let page = array(connection.query_list(&command)?)?;
                 let pairs = <(Vec<u8>, String)>::from_redis_value_refs(&page);
                 let pairs = pairs.map_err(|_| unexpected_reply(&page))?;
                 let is_last = pairs.len() < PAGE;
                 all += pairs.len();
                 for (name, score) in pairs {
-                    known = if score == since { known + 1 } else { 1 };
+                    same = if score == since { same + 1 } else { 1 };
                     since = score;
                     names.extend(String::from_utf8_lossy(&name).parse::<Name>().ok());
                 }
@@ -343,7 +343,7 @@ fn living(guards: Value) -> Result<Vec<GuardEntry>, Error> {
 }
 
 /// Cursors at which the lists of holders and waiters go on; empty for a complete list.
-type Page = [Vec<u8>; 2];
+type ListCursors = [Vec<u8>; 2];
 
 const FIRST_PAGE: [&[u8]; 2] = [b"0", b"-inf"];
 
@@ -429,7 +429,7 @@ fn fields<const N: usize>(list: Value) -> Result<[Value; N], Error> {
 
 /// Selection of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum Names {
     /// Names of locks in use; some may have ended since.
     InUse,
     /// Also names of locks that have a history.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, ServerErrorKind, Value, cmd};
 
-use super::claim::{Claim, Needs, Place, QueueOptions, ReleaseMode, Request};
+use super::claim::{Claim, QueueOptions, QueuePlace, ReleaseMode, Request, ServerTraits};
 use super::client::{Client, Incoming, Push, left};
 use super::history::HoldOutcome;
 use super::lock::Lock;
@@ -29,7 +29,7 @@ const REMOVED_WITHIN: Duration = Duration::from_millis(200);
 const REMOVAL_SENT_WITHIN: Duration = Duration::from_millis(100);
 
 /// Result of a rehearsal.
-pub struct Rehearsed {
+pub struct RehearsalResult {
     pub calls: usize,
     pub took: Duration,
     /// Error of the first call that failed.
@@ -47,7 +47,7 @@ struct Rehearsal<'a> {
     last: Claim,
     speaks_resp3: bool,
     is_subscribed: bool,
-    needs: Needs,
+    needs: ServerTraits,
 }
 
 impl Locks {
@@ -61,7 +61,7 @@ impl Locks {
         client: &mut Client,
         who: &Who,
         until: Instant,
-    ) -> Result<Rehearsed, Error> {
+    ) -> Result<RehearsalResult, Error> {
         let name = format!("redlock-doctor-{:032x}", random_bits()?);
         let lock = self.lock(name.parse().map_err(|_| failed(&name))?);
         let claim = || Claim::new(lock.clone(), who);
@@ -73,7 +73,7 @@ impl Locks {
             who,
             speaks_resp3: false,
             is_subscribed: false,
-            needs: Needs::default(),
+            needs: ServerTraits::default(),
         };
         let refusal = rehearsal.subscribe(client, until)?;
         let calls_until = until.checked_sub(REMOVED_WITHIN).unwrap_or(until);
@@ -88,7 +88,7 @@ impl Locks {
             None => rehearsal.why_deaf(&mut client.another(), until),
             Some(_) => None,
         };
-        Ok(Rehearsed {
+        Ok(RehearsalResult {
             calls: rehearsal.steps().len(),
             took,
             failure,
@@ -193,7 +193,7 @@ impl Rehearsal<'_> {
         [remove, forget]
     }
 
-    fn steps(&self) -> [Step; 15] {
+    fn steps(&self) -> [RehearsalStep; 15] {
         let (lock, holder, waiter) = (&self.lock, &self.holder, &self.waiter);
         let request = Request {
             who: self.who.clone(),
@@ -204,12 +204,12 @@ impl Rehearsal<'_> {
             once_key: None,
             repair_ttl: false,
         };
-        let place = Place {
+        let place = QueuePlace {
             ticket: None,
             polls: !self.is_subscribed,
         };
         let wait = || waiter.acquire_call(&request, Some(&place), self.needs);
-        let acquire = |claim: &Claim| claim.acquire_call(&request, None, Needs::default());
+        let acquire = |claim: &Claim| claim.acquire_call(&request, None, ServerTraits::default());
         let finished = ReleaseMode::Finished {
             outcome: HoldOutcome::Status(0),
             keep_for: Duration::ZERO,
@@ -255,7 +255,7 @@ fn hear(client: &mut Client) -> Result<(), Error> {
 }
 
 /// Name of a script, a call of the script, and the number that its answer is or begins with (`None`: any).
-type Step = (&'static str, Call, Option<u64>);
+type RehearsalStep = (&'static str, Call, Option<u64>);
 
 fn first_number(answer: &Value) -> Option<u64> {
     let first = match answer {

@@ -66,8 +66,8 @@ pub struct Who {
     pub kill_after: Option<u64>,
     /// Time at which it asked another run to end, in milliseconds since 1970 by the server's clock. The
     /// server writes it.
-    #[serde(skip_serializing)]
-    pub asked: Option<u64>,
+    #[serde(rename = "asked", skip_serializing)]
+    pub asked_at: Option<u64>,
 }
 
 /// Default time between SIGTERM and SIGKILL.
@@ -382,7 +382,7 @@ mod tests {
             ignores_freeze: false,
             kill_after: Some(9_000),
             order: None,
-            asked: None,
+            asked_at: None,
         };
         let json = String::from_utf8(who.to_json()).unwrap();
         let (kept, dropped) = json.split_once(r#","ttl":"#).unwrap();
@@ -478,7 +478,7 @@ mod tests {
             ignores_freeze: false,
             kill_after: None,
             order: None,
-            asked: None,
+            asked_at: None,
         };
         let written = who.to_json();
         assert!(written.len() < ENTRY, "{}", written.len());

@@ -19,7 +19,7 @@ pub use crate::shell::{command_line, quote};
 
 pub use self::roff::plain;
 pub use self::style::{Style, has_colors, is_dumb, line_columns, painted};
-pub use self::table::{Step, Table};
+pub use self::table::{Narrowing, Table};
 pub use self::text::*;
 pub use self::words::*;
 

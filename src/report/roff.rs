@@ -22,7 +22,7 @@ const SEQUENCES: [(&str, &str); 10] = [
 
 /// The part of a page that is converted so far.
 #[derive(Default)]
-struct Page {
+struct RoffPage {
     text: String,
     /// The tag of the current paragraph, the columns of its hanging indentation, and its words.
     tag: String,
@@ -33,7 +33,7 @@ struct Page {
 
 /// Returns a page of the manual as plain text.
 pub fn plain(page: &str) -> String {
-    let mut plain = Page::default();
+    let mut plain = RoffPage::default();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
         let request = line.strip_prefix('.');
@@ -67,7 +67,7 @@ pub fn plain(page: &str) -> String {
     plain.text
 }
 
-impl Page {
+impl RoffPage {
     /// Begins a paragraph. A tag that is too long for the indentation gets a line of its own.
     fn begin(&mut self, hang: usize, tag: &str) {
         self.end();

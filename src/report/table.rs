@@ -6,7 +6,7 @@ use super::text::{columns, truncate};
 
 /// A step to make a table narrower. Headings identify the columns.
 #[derive(Clone, Copy, Debug)]
-pub enum Step<'a> {
+pub enum Narrowing<'a> {
     /// Leaves the column out.
     Hide(&'a str),
     /// Limits the column's width to the last number, and cuts it further as far as necessary, down to the first number.
@@ -44,13 +44,13 @@ impl Table {
 
     /// Takes one step after the other until the table fits a terminal of this width, if there is one. If the table is still too
     /// wide, its lines are cut.
-    pub fn fit(&mut self, width: Option<usize>, steps: &[Step]) {
+    pub fn fit(&mut self, width: Option<usize>, steps: &[Narrowing]) {
         self.width = width.unwrap_or(usize::MAX);
         for step in steps {
             match *step {
                 _ if self.lacking() == 0 => break,
-                Step::Hide(heading) => self.hide(heading),
-                Step::Cut(heading, least, most) => {
+                Narrowing::Hide(heading) => self.hide(heading),
+                Narrowing::Cut(heading, least, most) => {
                     let column = self.headings.iter().position(|it| it == heading);
                     let column = column.expect("a heading of this table");
                     let natural = self.widths[column];
@@ -133,10 +133,10 @@ mod tests {
     fn columns_give_way_in_the_order_of_the_steps() {
         const ANY: usize = usize::MAX;
         let steps = [
-            Step::Cut("COMMAND", 8, ANY),
-            Step::Cut("WHO", 8, 12),
-            Step::Hide("WHO"),
-            Step::Cut("NAME", 8, ANY),
+            Narrowing::Cut("COMMAND", 8, ANY),
+            Narrowing::Cut("WHO", 8, 12),
+            Narrowing::Hide("WHO"),
+            Narrowing::Cut("NAME", 8, ANY),
         ];
         let fitted = |width| {
             let mut table = table();

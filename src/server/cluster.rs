@@ -15,8 +15,8 @@ use super::call::Call;
 use super::connection::Connection;
 use super::endpoint::{Search, Server};
 use super::error::{Cause, Error, ErrorKind};
-use super::nodes::{Line, Nodes, Redirect, cluster_nodes};
-use super::replication::{Listed, Role};
+use super::nodes::{NodeLine, Nodes, Redirect, cluster_nodes};
+use super::replication::{ReplicaList, Role};
 use super::reply::lossy_text;
 use super::slot::key_of_prefix;
 use super::url::{Address, is_host};
@@ -134,7 +134,7 @@ impl Connection {
             replicas = connected;
         }
         if !replicas.is_empty() {
-            self.confirming.listed = Listed::in_shard(replicas, nodes.shard);
+            self.confirming.listed = ReplicaList::in_shard(replicas, nodes.shard);
         }
         *lock(&self.wire.server.nodes) = nodes.others;
     }
@@ -291,7 +291,7 @@ fn owner(nodes: &str, slot: u16, by_name: bool) -> Option<(String, u16)> {
         let [first, last] = [first, last].map(|number| number.parse().ok());
         first.is_some_and(|first: u16| first <= slot) && last.is_some_and(|last| slot <= last)
     };
-    let node = Line::all(nodes).find(|line| line.slots.iter().any(|range| has_it(range)))?;
+    let node = NodeLine::all(nodes).find(|line| line.slots.iter().any(|range| has_it(range)))?;
     let host = if by_name { node.name } else { node.ip };
     let is_usable = !host.is_empty() && is_host(host) && !node.has("myself");
     Some((is_usable.then(|| host.to_owned())?, node.port.parse().ok()?))

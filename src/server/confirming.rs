@@ -11,9 +11,9 @@ use redis::{Value, cmd};
 use super::call::Script;
 use super::error::{Error, ErrorKind};
 use super::left;
-use super::replication::{Goal, Listed, Quorum, Replication, Role};
+use super::replication::{Goal, Quorum, ReplicaList, Replication, Role};
 use super::reply::{count, lossy_text};
-use super::wire::{AboutReplicas, Expected, Received, SentCall, Wire};
+use super::wire::{Expected, Received, ReplicaQuery, SentCall, Wire};
 use crate::duration::milliseconds;
 
 /// Pause between two requests for the replicas' offsets.
@@ -64,7 +64,7 @@ pub(super) struct Confirming {
     /// The required number of replicas, and their time limit, if writes must be replicated.
     pub(super) replication: Option<Replication>,
     /// The replicas that could follow the primary.
-    pub(super) listed: Listed,
+    pub(super) listed: ReplicaList,
     /// Time for the replicas to confirm a write: at most three quarters of the time for the answer.
     pub(super) replicas_may_take: Duration,
     /// The answer that waits for the replicas.
@@ -85,15 +85,15 @@ impl Confirming {
         }
         // Some of the time is needed for explaining a failure.
         self.replicas_may_take = timeout.min(left(until) * 3 / 4);
-        wire.add(&cmd("ROLE"), Expected::Replicas(AboutReplicas::Written));
+        wire.add(&cmd("ROLE"), Expected::Replicas(ReplicaQuery::Written));
         Self::ask_again(wire, goal.number(), self.replicas_may_take);
     }
 
     fn ask_again(wire: &mut Wire, replicas: u32, within: Duration) {
         let mut wait = cmd("WAIT");
         wait.arg(replicas).arg(milliseconds(within).max(1));
-        wire.add(&wait, Expected::Replicas(AboutReplicas::Acknowledged));
-        wire.add(&cmd("ROLE"), Expected::Replicas(AboutReplicas::Positions));
+        wire.add(&wait, Expected::Replicas(ReplicaQuery::Acknowledged));
+        wire.add(&cmd("ROLE"), Expected::Replicas(ReplicaQuery::Positions));
     }
 
     /// Handles the answer to a call. If the answer grants or renews a lock, it is valid when the replicas have reached the
@@ -126,28 +126,28 @@ impl Confirming {
     pub(super) fn take_answer(
         &mut self,
         wire: &mut Wire,
-        about: &AboutReplicas,
+        about: &ReplicaQuery,
         answer: &Value,
     ) -> Result<Option<Received>, Error> {
-        if let (AboutReplicas::Acknowledged, Value::ServerError(error)) = (about, answer) {
+        if let (ReplicaQuery::Acknowledged, Value::ServerError(error)) = (about, answer) {
             return Err(wire.call_error(None, error));
         }
         let Some(mut pending) = self.pending.take() else {
             return Ok(None);
         };
         match about {
-            AboutReplicas::Written => {
+            ReplicaQuery::Written => {
                 pending.offset = Role::parse(answer).map(|role| role.offset);
             }
-            AboutReplicas::Acknowledged => pending.acknowledged = count(answer)?,
-            AboutReplicas::Positions => {
+            ReplicaQuery::Acknowledged => pending.acknowledged = count(answer)?,
+            ReplicaQuery::Positions => {
                 pending.role = Role::parse(answer);
                 if pending.is_enough() {
                     return Ok(Some(pending.answer));
                 }
                 self.ask_on(wire, &pending)?;
             }
-            AboutReplicas::Copying => {
+            ReplicaQuery::Copying => {
                 if let Some(role) = &mut pending.role {
                     role.note_copying(&lossy_text(answer));
                 }
@@ -167,7 +167,7 @@ impl Confirming {
             // WAIT for more replicas than exist makes the primary request the offset of each.
             Self::ask_again(wire, u32::MAX, POLL_EVERY);
         } else if role.is_some_and(|role| pending.goal.lacks_one(role)) {
-            let copying = Expected::Replicas(AboutReplicas::Copying);
+            let copying = Expected::Replicas(ReplicaQuery::Copying);
             wire.add(cmd("INFO").arg("replication"), copying);
         } else {
             return Err(self.not_replicated(wire, pending));

@@ -74,12 +74,12 @@ pub struct Server {
     reached: Arc<AtomicBool>,
     /// Other nodes of the same cluster, if one of them has listed them.
     pub(super) nodes: Arc<Mutex<Vec<Address>>>,
-    pub(super) past: Arc<Mutex<Past>>,
+    pub(super) past: Arc<Mutex<ServerRecord>>,
 }
 
 /// Knowledge of this process about an address.
 #[derive(Debug, Default)]
-pub(super) struct Past {
+pub(super) struct ServerRecord {
     /// Shortest round trip of a call.
     round_trip: Option<Duration>,
     /// Address of the last connection over TCP.

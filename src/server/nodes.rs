@@ -57,7 +57,7 @@ fn sibling(of: &Address, host: &str, port: u16) -> Address {
 
 /// A line of the answer to `CLUSTER NODES`:
 /// `<id> <ip>:<port>@<bus>[,<host name>…] <flags> <primary> <ping> <pong> <epoch> <state> <slots>…`.
-pub(super) struct Line<'a> {
+pub(super) struct NodeLine<'a> {
     id: &'a str,
     pub(super) ip: &'a str,
     pub(super) port: &'a str,
@@ -68,7 +68,7 @@ pub(super) struct Line<'a> {
     pub(super) slots: Vec<&'a str>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> NodeLine<'a> {
     /// Parses the lines of an answer, and ignores anything else.
     pub(super) fn all(list: &'a str) -> impl Iterator<Item = Self> {
         list.lines().filter_map(Self::parse)
@@ -120,12 +120,12 @@ pub struct Nodes {
 impl Nodes {
     /// Reads the answer of the node at this address to `CLUSTER NODES`.
     pub fn parse(list: &str, at: &Address) -> Self {
-        let lines: Vec<Line> = Line::all(list).collect();
+        let lines: Vec<NodeLine> = NodeLine::all(list).collect();
         let own = lines.iter().find(|line| line.has("myself"));
         let own = own.map(|line| line.id);
         let (mut nodes, mut rest) = (Self::default(), Vec::new());
         // Failed primaries whose slots another node has taken over.
-        let is_away = |line: &&Line| line.has("fail") || line.has("fail?");
+        let is_away = |line: &&NodeLine| line.has("fail") || line.has("fail?");
         let replaced = lines.iter().filter(is_away);
         let replaced = replaced.filter(|line| line.has("master") && line.slots.is_empty());
         let replaced: BTreeSet<&str> = replaced.map(|line| line.id).collect();

@@ -66,7 +66,7 @@ const BY_PROXIES: [&str; 1] = [
 ];
 
 /// A server's error.
-struct Refusal<'a> {
+struct ServerRefusal<'a> {
     /// The error without the part that only the authors of a script need.
     text: &'a str,
     all: &'a str,
@@ -86,7 +86,7 @@ pub fn from_server(error: &ServerError, server: &Server, call: Option<&Call>) ->
         let key = call.and_then(|call| call.keys.first());
         return for_doctor(wrong_type(key.map(Vec::as_slice), server));
     }
-    let refusal = Refusal {
+    let refusal = ServerRefusal {
         text,
         all,
         server,
@@ -98,7 +98,7 @@ pub fn from_server(error: &ServerError, server: &Server, call: Option<&Call>) ->
     })
 }
 
-impl Refusal<'_> {
+impl ServerRefusal<'_> {
     /// Returns the error for a user, if this is a known error.
     fn meaning(&self) -> Option<Error> {
         self.not_permitted()

@@ -34,21 +34,21 @@ const ROUND: Duration = Duration::from_secs(5);
 
 /// The replicas that could follow the primary of a connection, as they were listed last.
 #[derive(Debug)]
-pub struct Listed {
+pub struct ReplicaList {
     /// Goal of the last list, however old the list is.
     pub(super) last: Goal,
     /// End of the list's lifetime. `None` if the list lasts until the next one.
     until: Option<Instant>,
 }
 
-impl Default for Listed {
+impl Default for ReplicaList {
     fn default() -> Self {
         let (last, until) = (Goal::Each(Vec::new()), None);
         Self { last, until }
     }
 }
 
-impl Listed {
+impl ReplicaList {
     /// Lists the replicas of a shard that are up. `shard` is the number of its nodes, up or down.
     pub fn in_shard(replicas: Vec<String>, shard: usize) -> Self {
         // If a shard is split into two parts with a primary each, at most one part has more than half of the nodes.
@@ -389,15 +389,15 @@ mod tests {
 
     #[test]
     fn all_means_the_replicas_that_were_listed_last() {
-        assert_eq!(Listed::default().goal(Quorum::All), each(&[]));
+        assert_eq!(ReplicaList::default().goal(Quorum::All), each(&[]));
         let two = || vec!["a:1".into(), "b:1".into()];
         for shard in [4, 6] {
-            let listed = Listed::in_shard(two(), shard);
+            let listed = ReplicaList::in_shard(two(), shard);
             let is_half = matches!(listed.goal(Quorum::All), Goal::None(_));
             assert_eq!(is_half, shard > 5, "{shard}");
             assert_eq!(listed.goal(Quorum::AtLeast(1)), Goal::Number(1));
         }
-        let listed = Listed::in_shard(two(), 3);
+        let listed = ReplicaList::in_shard(two(), 3);
         let all = listed.goal(Quorum::All);
         assert_eq!(all, each(&["a:1", "b:1"]));
         assert_eq!((all.number(), all.is_each()), (2, true));
@@ -405,12 +405,12 @@ mod tests {
         assert_eq!(one, Goal::Number(1));
         assert_eq!((one.number(), one.is_each()), (1, false));
         // A list of sentinels expires.
-        let mut listed = Listed::for_a_round(each(&["a:1"]));
+        let mut listed = ReplicaList::for_a_round(each(&["a:1"]));
         assert_eq!(listed.goal(Quorum::All), each(&["a:1"]));
         listed.until = Some(Instant::now());
         assert!(matches!(listed.goal(Quorum::All), Goal::None(_)));
         assert_eq!(listed.last, each(&["a:1"]));
-        let listed = Listed::for_a_round(Goal::None("nobody knows".into()));
+        let listed = ReplicaList::for_a_round(Goal::None("nobody knows".into()));
         let none = listed.goal(Quorum::All);
         assert!(!none.is_reached(10, &role(10, &[("a:1", 10)])));
         let words = none.in_words(0, Duration::ZERO, Some(&role(10, &[])), Some(10));

@@ -19,7 +19,7 @@ const WEIGHT: usize = 192;
 
 /// Reason why no more replies can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum Fault {
     /// The input isn't the protocol. Contains its beginning.
     Noise(String),
     /// A reply exceeds its size limit.
@@ -49,7 +49,7 @@ pub struct Replies {
     weight: usize,
     /// Weight of the last reply, in bytes.
     pub last_weight: usize,
-    broken: Option<Broken>,
+    broken: Option<Fault>,
 }
 
 impl Replies {
@@ -69,7 +69,7 @@ impl Replies {
     }
 
     /// Returns the next reply, or `None` if it isn't complete. A reply may weigh at most `limit`.
-    pub fn next(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
+    pub fn next(&mut self, limit: usize) -> Result<Option<Value>, Fault> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
@@ -77,7 +77,7 @@ impl Replies {
             .inspect_err(|broken| self.broken = Some(broken.clone()))
     }
 
-    fn read(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
+    fn read(&mut self, limit: usize) -> Result<Option<Value>, Fault> {
         while let Some(value) = self.item(limit)? {
             if let Some(reply) = self.put(value)? {
                 self.last_weight = std::mem::take(&mut self.weight);
@@ -88,14 +88,14 @@ impl Replies {
     }
 
     /// Returns the next value that is complete, and opens the lists around it.
-    fn item(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
+    fn item(&mut self, limit: usize) -> Result<Option<Value>, Fault> {
         let weight = self.weight;
         let Some((start, end)) = self.line(limit)? else {
             return Ok(None);
         };
         self.weigh(end - start + WEIGHT, limit)?;
         let line = &self.bytes[start..end];
-        let noise = || Broken::Noise(beginning(line));
+        let noise = || Fault::Noise(beginning(line));
         let (&kind, rest) = line.split_first().ok_or_else(noise)?;
         let number = number(rest);
         let value = match kind {
@@ -113,7 +113,7 @@ impl Replies {
                     (self.at, self.looked, self.weight) = (start, start, weight);
                     return Ok(None);
                 };
-                let end = || Broken::Noise(beginning(text));
+                let end = || Fault::Noise(beginning(text));
                 let text = text.strip_suffix(b"\r\n").ok_or_else(end)?;
                 self.at += size + 2;
                 match kind {
@@ -138,7 +138,7 @@ impl Replies {
                 let missing = count.saturating_mul(if kind == b'%' { 2 } else { 1 });
                 let most = self.weight.saturating_add(missing.saturating_mul(WEIGHT));
                 if most > limit {
-                    return Err(Broken::TooLarge);
+                    return Err(Fault::TooLarge);
                 }
                 let values = Vec::with_capacity(missing.min(64));
                 let list = List {
@@ -148,7 +148,7 @@ impl Replies {
                 };
                 if missing > 0 {
                     if self.lists.len() == DEEPEST {
-                        return Err(Broken::TooDeep);
+                        return Err(Fault::TooDeep);
                     }
                     self.lists.push(list);
                     return self.item(limit);
@@ -162,7 +162,7 @@ impl Replies {
     }
 
     /// Adds a value to its list. Returns the reply if it is complete now.
-    fn put(&mut self, mut value: Value) -> Result<Option<Value>, Broken> {
+    fn put(&mut self, mut value: Value) -> Result<Option<Value>, Fault> {
         while let Some(mut list) = self.lists.pop() {
             list.values.push(value);
             list.missing -= 1;
@@ -176,13 +176,13 @@ impl Replies {
     }
 
     /// Returns the next line without its end, as a range, and moves past it.
-    fn line(&mut self, limit: usize) -> Result<Option<(usize, usize)>, Broken> {
+    fn line(&mut self, limit: usize) -> Result<Option<(usize, usize)>, Fault> {
         let from = self.looked.max(self.at);
         let Some(length) = self.bytes[from..].iter().position(|&byte| byte == b'\n') else {
             self.looked = self.bytes.len();
             let pending = self.bytes.len() - self.at;
             if self.weight + pending > limit {
-                return Err(Broken::TooLarge);
+                return Err(Fault::TooLarge);
             }
             return Ok(None);
         };
@@ -191,21 +191,21 @@ impl Replies {
         self.looked = self.at;
         match self.bytes[start..end].strip_suffix(b"\r") {
             Some(line) => Ok(Some((start, start + line.len()))),
-            None => Err(Broken::Noise(beginning(&self.bytes[start..end]))),
+            None => Err(Fault::Noise(beginning(&self.bytes[start..end]))),
         }
     }
 
-    fn weigh(&mut self, more: usize, limit: usize) -> Result<(), Broken> {
+    fn weigh(&mut self, more: usize, limit: usize) -> Result<(), Fault> {
         self.weight = self.weight.saturating_add(more);
         if self.weight > limit {
-            return Err(Broken::TooLarge);
+            return Err(Fault::TooLarge);
         }
         Ok(())
     }
 }
 
 /// Returns a complete list as a value.
-fn closed(list: List) -> Result<Value, Broken> {
+fn closed(list: List) -> Result<Value, Fault> {
     let mut values = list.values;
     Ok(match list.kind {
         b'~' => Value::Set(values),
@@ -219,7 +219,7 @@ fn closed(list: List) -> Result<Value, Broken> {
         }
         b'>' => {
             if values.is_empty() {
-                return Err(Broken::Noise(">0".into()));
+                return Err(Fault::Noise(">0".into()));
             }
             let kind = match values.remove(0) {
                 Value::BulkString(kind) if kind == b"message" => PushKind::Message,
@@ -229,7 +229,7 @@ fn closed(list: List) -> Result<Value, Broken> {
                 Value::BulkString(kind) if kind == b"ssubscribe" => PushKind::SSubscribe,
                 Value::BulkString(kind) if kind == b"sunsubscribe" => PushKind::SUnsubscribe,
                 Value::BulkString(kind) => PushKind::Other(beginning(&kind)),
-                _ => return Err(Broken::Noise(">".into())),
+                _ => return Err(Fault::Noise(">".into())),
             };
             Value::Push { kind, data: values }
         }
@@ -238,8 +238,8 @@ fn closed(list: List) -> Result<Value, Broken> {
 }
 
 /// Has the crate parse a line.
-fn rare(line: &[u8]) -> Result<Value, Broken> {
-    redis::parse_redis_value(&[line, b"\r\n"].concat()).map_err(|_| Broken::Noise(beginning(line)))
+fn rare(line: &[u8]) -> Result<Value, Fault> {
+    redis::parse_redis_value(&[line, b"\r\n"].concat()).map_err(|_| Fault::Noise(beginning(line)))
 }
 
 /// Returns the beginning of the input, as long as a message can quote it.
@@ -283,7 +283,7 @@ mod tests {
 
     const MANY: usize = 1 << 20;
 
-    fn next(bytes: &[u8], limit: usize) -> Result<Option<Value>, Broken> {
+    fn next(bytes: &[u8], limit: usize) -> Result<Option<Value>, Fault> {
         let mut replies = Replies::default();
         replies.add(bytes);
         replies.next(limit)
@@ -337,7 +337,7 @@ mod tests {
             let mut replies = Replies::default();
             replies.add(noise.as_bytes());
             assert!(
-                matches!(replies.next(MANY), Err(Broken::Noise(_))),
+                matches!(replies.next(MANY), Err(Fault::Noise(_))),
                 "{noise:?}"
             );
             replies.add(b":1\r\n");
@@ -366,10 +366,7 @@ mod tests {
         let deep = |depth: usize| "*1\r\n".repeat(depth) + ":1\r\n";
         assert!(matches!(next(deep(8).as_bytes(), MANY), Ok(Some(_))));
         for depth in [9, 150_000] {
-            assert_eq!(
-                next(deep(depth).as_bytes(), MANY * 64),
-                Err(Broken::TooDeep)
-            );
+            assert_eq!(next(deep(depth).as_bytes(), MANY * 64), Err(Fault::TooDeep));
         }
     }
 
@@ -390,7 +387,7 @@ mod tests {
         ] {
             assert_eq!(
                 next(large.as_bytes(), 1000),
-                Err(Broken::TooLarge),
+                Err(Fault::TooLarge),
                 "{large:?}"
             );
         }
@@ -402,7 +399,7 @@ mod tests {
             let weight = replies.last_weight;
             assert!(matches!(next(reply.as_bytes(), weight), Ok(Some(_))));
             let less = next(reply.as_bytes(), weight - 1);
-            assert_eq!(less, Err(Broken::TooLarge), "{reply:?}");
+            assert_eq!(less, Err(Fault::TooLarge), "{reply:?}");
         }
         // An incomplete line weighs no more than its length.
         let mut replies = Replies::default();

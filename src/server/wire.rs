@@ -25,7 +25,7 @@ use super::endpoint::Server;
 use super::error::{Error, ErrorKind};
 use super::refusal::from_server;
 use super::replication::Goal;
-use super::resp::{Broken, Replies};
+use super::resp::{Fault, Replies};
 use super::stream::Stream;
 use super::{left, lock};
 use crate::sys::poll;
@@ -44,7 +44,7 @@ const TURN: usize = 64 * 1024;
 pub type RequestId = u64;
 
 /// A question about replicas whose answer is still to come.
-pub(super) enum AboutReplicas {
+pub(super) enum ReplicaQuery {
     /// Number of replicas that have the last write.
     Acknowledged,
     /// Offset of the primary after the call that waits for its replicas.
@@ -78,7 +78,7 @@ pub(super) enum Expected {
     /// Role of the server, if the user may ask for it.
     Role,
     /// A question about replicas.
-    Replicas(AboutReplicas),
+    Replicas(ReplicaQuery),
     /// The beginning of a key's value, which should be one of these.
     Value(Vec<Vec<u8>>),
     /// A subscription.
@@ -251,21 +251,21 @@ impl Wire {
     }
 
     /// Returns the error for bytes that aren't a valid reply.
-    fn broken_error(&self, broken: &Broken) -> Error {
+    fn broken_error(&self, broken: &Fault) -> Error {
         match broken {
             // A server that has never sent anything else doesn't speak the Redis protocol.
-            Broken::Noise(_) if !self.server.was_reached() && self.begins_as_tls() => {
+            Fault::Noise(_) if !self.server.was_reached() && self.begins_as_tls() => {
                 self.server.speaks_tls()
             }
-            Broken::Noise(noise) if self.replies.last_weight == 0 => self.server.is_no_redis(noise),
-            Broken::Noise(noise) => {
+            Fault::Noise(noise) if self.replies.last_weight == 0 => self.server.is_no_redis(noise),
+            Fault::Noise(noise) => {
                 self.abandoned_error(&format!("it does not speak the Redis protocol: {noise:?}"))
             }
-            Broken::TooLarge if self.listing.is_some() => self.abandoned_error(&format!(
+            Fault::TooLarge if self.listing.is_some() => self.abandoned_error(&format!(
                 "the data of these locks is larger than {} MiB; name fewer locks",
                 LISTING >> 20
             )),
-            Broken::TooLarge | Broken::TooDeep => self.abandoned_error(&format!(
+            Fault::TooLarge | Fault::TooDeep => self.abandoned_error(&format!(
                 "an answer was larger than {} MiB, or nested too deep",
                 USUAL >> 20
             )),

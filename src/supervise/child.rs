@@ -15,7 +15,7 @@ use crate::decide::session::Event;
 use crate::signal::{SIGINT, Signals};
 use crate::supervise::environment::Environment;
 use crate::supervise::procfs::{Process, Stat, is_alive};
-use crate::supervise::script::Script;
+use crate::supervise::script::KeptScript;
 use crate::supervise::tree::Tree;
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 use crate::variables::VARIABLES;
@@ -35,7 +35,7 @@ pub struct Child {
     /// Processes that redlock may not signal, since the last report about them.
     pub(super) refused: Vec<Pid>,
     /// The script, if this process is a keeper.
-    pub(super) script: Option<Script>,
+    pub(super) script: Option<KeptScript>,
 }
 
 /// A command that is prepared in advance, so that starting it takes no longer than necessary.
@@ -279,10 +279,10 @@ impl Child {
         let group = (self.own_group && !self.reaped).then_some(self.pid);
         // A stopped process doesn't fork, and the processes it has forked keep their parent until they are found.
         loop {
-            let before = self.tree.found.len();
+            let before = self.tree.members.len();
             let is_listed = self.tree.scan(group, None, None).is_ok();
             self.tree.signal_found(sys::SIGSTOP);
-            if !is_listed || self.tree.found.len() == before {
+            if !is_listed || self.tree.members.len() == before {
                 return self.tree.signal_found(sys::SIGKILL);
             }
         }
@@ -303,7 +303,7 @@ impl Child {
             send(self.pid);
         }
         let in_time = |_: &&Process| until.is_none_or(|until| now() < until);
-        let noted = self.tree.found.iter().take_while(in_time);
+        let noted = self.tree.members.iter().take_while(in_time);
         for process in noted.filter(|process| process.is_alive()) {
             send(process.pid);
         }

@@ -12,7 +12,7 @@ use crate::decide::lease::Lease;
 use crate::decide::renewals::{LockNews, Renewals, Task};
 use crate::protocol::{Claim, Client, Error, Guard, Incoming, Name, Push, Who};
 use crate::supervise::child::Child;
-use crate::supervise::renewer::{Completed, RenewalTask, Renewer};
+use crate::supervise::renewer::{CompletedTask, RenewalTask, Renewer};
 use crate::supervise::watchdog::Watchdog;
 use crate::variables::{FENCE, GUARD, HELD, NAME, SLOT, TOKEN, WAITED_MS};
 
@@ -44,7 +44,7 @@ pub struct HeldLocks {
     pub(super) watchdog: Option<Watchdog>,
     renewer: Option<Renewer>,
     /// Result of a task that ran without the renewer.
-    completed: Option<Completed>,
+    completed: Option<CompletedTask>,
     pub renewals: Renewals,
     /// The server has answered a request for a lock.
     pub answered: bool,

@@ -97,13 +97,13 @@ impl Hook<'_> {
     fn environment(&self, news: &News) -> io::Result<Vec<CString>> {
         let is_others = |text: &&std::ffi::CStr| !text.to_bytes().starts_with(OURS);
         let others = sys::all_variables().into_iter().filter(is_others);
-        let own = self.told(news);
+        let own = self.variables(news);
         let own = own.into_iter().map(|text| Ok(CString::new(text)?));
         others.map(|text| Ok(text.to_owned())).chain(own).collect()
     }
 
     /// Returns the event's variables, as `NAME=value` texts; unknown values are empty.
-    fn told(&self, news: &News) -> [String; 10] {
+    fn variables(&self, news: &News) -> [String; 10] {
         let names = truncated(list_of(self.names).to_string_lossy().into_owned());
         let fences = &self.fences[..self.fences.len().min(MOST_FENCES)];
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -276,7 +276,7 @@ mod tests {
             exit: Some(Exit::Command(3)),
             by: None,
         };
-        let variables = hook.told(&news);
+        let variables = hook.variables(&news);
         let value = |name: &str| {
             let mut pairs = variables.iter().filter_map(|text| text.split_once('='));
             pairs.find(|(other, _)| *other == name).unwrap().1

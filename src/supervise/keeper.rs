@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
 use super::child::Child;
-use super::messages::Terms;
+use super::messages::SupervisionTerms;
 use super::{HeldLocks, Supervision};
 use crate::clock::Timer;
 use crate::decide::exit::Exit;
@@ -20,7 +20,7 @@ use crate::signal::Signals;
 use crate::stderr;
 use crate::supervise::process::ProcessFd;
 use crate::supervise::procfs::{self, Execution};
-use crate::supervise::script::Script;
+use crate::supervise::script::KeptScript;
 use crate::supervise::tree::Tree;
 use crate::sys;
 
@@ -44,7 +44,7 @@ impl Target {
         }
         let instance = process.instance(pid).unwrap_or_default();
         let (pid, process) = (Pid::from_raw(pid), Arc::new(process));
-        let script = Script {
+        let script = KeptScript {
             process: Arc::clone(&process),
             ancestors: procfs::ancestors(pid).map(|stat| stat.process()).collect(),
             execution: Execution::of(pid),
@@ -77,7 +77,7 @@ impl Target {
 /// the keeper when it has finished; an unknown status of the script counts as success.
 pub fn leave_behind(
     mut target: Target,
-    terms: &Terms,
+    terms: &SupervisionTerms,
     holds: &mut HeldLocks,
     signals: &Signals,
 ) -> Result<Option<Exit>> {

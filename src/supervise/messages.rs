@@ -12,7 +12,7 @@ use crate::report::{self, Verbosity, cancelled, lost};
 use crate::sys;
 
 /// Conditions of a supervision, and the names for its messages.
-pub struct Terms<'a> {
+pub struct SupervisionTerms<'a> {
     pub policy: Policy,
     pub names: &'a [Name],
     pub locks: &'a Locks,
@@ -23,7 +23,7 @@ pub struct Terms<'a> {
 
 /// A run's messages, and the state they depend on.
 pub struct Messages<'a> {
-    terms: &'a Terms<'a>,
+    terms: &'a SupervisionTerms<'a>,
     /// Most recent trouble with the locks.
     trouble: Option<LockNews>,
     /// Message for the next answer of Redis, set if the user knows that Redis isn't answering.
@@ -31,7 +31,7 @@ pub struct Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
-    pub fn new(terms: &'a Terms<'a>) -> Self {
+    pub fn new(terms: &'a SupervisionTerms<'a>) -> Self {
         Self {
             terms,
             trouble: None,

@@ -23,7 +23,7 @@ use anyhow::Result;
 
 use self::child::Child;
 pub use self::holds::{HeldLock, HeldLocks};
-use self::messages::{Messages, Terms};
+use self::messages::{Messages, SupervisionTerms};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::job_control::JobControl;
@@ -34,7 +34,7 @@ use crate::sys::TerminalModes;
 /// Work, its locks, and everything that the event loop needs.
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 struct Supervision<'a> {
-    terms: &'a Terms<'a>,
+    terms: &'a SupervisionTerms<'a>,
     messages: Messages<'a>,
     child: Child,
     session: Session,
@@ -54,10 +54,10 @@ struct Supervision<'a> {
 }
 
 /// A step of the loop: continue, or break with the exit status, or with an error of a call that supervising needs.
-type Step<T = ()> = ControlFlow<Result<Exit>, T>;
+type LoopStep<T = ()> = ControlFlow<Result<Exit>, T>;
 
 /// Turns an error of a call that supervising needs into the end of the loop.
-fn needed<T>(result: Result<T, impl Into<io::Error>>) -> Step<T> {
+fn needed<T>(result: Result<T, impl Into<io::Error>>) -> LoopStep<T> {
     match result {
         Ok(value) => ControlFlow::Continue(value),
         Err(error) => ControlFlow::Break(Err(error.into().into())),
@@ -85,7 +85,7 @@ impl Supervision<'_> {
     }
 
     /// Runs one turn of the loop: does what is due, sleeps, and handles the events that have come.
-    fn turn(&mut self, timer: &mut Timer) -> Step {
+    fn turn(&mut self, timer: &mut Timer) -> LoopStep {
         self.apply(Event::Tick)?;
         if self.holds.renewals.renewal_is_due(now()) {
             self.renew();
@@ -98,14 +98,14 @@ impl Supervision<'_> {
     }
 
     /// Handles the results of renewals and checks.
-    fn take_news(&mut self) -> Step {
+    fn take_news(&mut self) -> LoopStep {
         let news = self.holds.news();
         news.iter().try_for_each(|news| self.on_news(news))
     }
 
     /// Performs the session's actions for `event`. The watchdog gets
     /// the deadline first, because COMMAND may suspend redlock.
-    fn apply(&mut self, event: Event) -> Step {
+    fn apply(&mut self, event: Event) -> LoopStep {
         let actions = self.decide(event);
         self.tell_watchdog();
         actions

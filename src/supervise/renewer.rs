@@ -36,13 +36,13 @@ pub struct RenewalTask {
 }
 
 /// Work for the renewer's thread. Only a task returns a result.
-pub type Call = Box<dyn FnOnce() -> Option<Completed> + Send>;
+pub type RenewerJob = Box<dyn FnOnce() -> Option<CompletedTask> + Send>;
 
 /// Callback that the renewer's thread runs after a renewal of all claims has succeeded, with the time of its request.
 pub type OnRenewal = Box<dyn Fn(Moment) + Send>;
 
 /// A task that was carried out, and its results.
-pub struct Completed {
+pub struct CompletedTask {
     /// The client, which is connected unless its connection failed.
     pub client: Client,
     /// Answers, and the error that ended the task, if any.
@@ -58,8 +58,8 @@ const SLOW_ANSWER: Duration = Duration::from_millis(500);
 /// A running renewer thread.
 pub struct Renewer {
     /// Channel for work; `None` only to end the thread.
-    orders: Option<Sender<Call>>,
-    completed: Receiver<Completed>,
+    orders: Option<Sender<RenewerJob>>,
+    completed: Receiver<CompletedTask>,
     wake: Arc<EventFd>,
     /// Longest duration of the current task; `None` if there is none.
     busy: Option<Duration>,
@@ -72,7 +72,7 @@ impl Renewer {
     pub fn start() -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = Arc::new(EventFd::from_flags(flags)?);
-        let (orders, ordered) = channel::<Call>();
+        let (orders, ordered) = channel::<RenewerJob>();
         // Only the thread owns a sender, so the main thread never waits for a thread that is gone.
         let (report, completed) = channel();
         let waker = Arc::clone(&wake);
@@ -105,13 +105,13 @@ impl Renewer {
     }
 
     /// Lets the thread run `call` before the next task. Returns false if the thread is gone.
-    pub fn call(&self, call: Call) -> bool {
+    pub fn call(&self, call: RenewerJob) -> bool {
         let orders = self.orders.as_ref();
         orders.is_some_and(|orders| orders.send(call).is_ok())
     }
 
     /// Returns the results of the task, if it has ended.
-    pub fn completed(&mut self) -> Option<Completed> {
+    pub fn completed(&mut self) -> Option<CompletedTask> {
         let _ = self.wake.read();
         let completed = self.completed.try_recv().ok()?;
         self.busy = None;
@@ -124,7 +124,7 @@ impl Renewer {
         &mut self,
         within: Option<Duration>,
         is_slow: impl FnOnce(),
-    ) -> Option<Completed> {
+    ) -> Option<CompletedTask> {
         let patience = self.busy.take()?;
         let patience = within.map_or(patience, |within| patience.min(within));
         let completed = self.completed.recv_timeout(SLOW_ANSWER.min(patience));
@@ -162,7 +162,7 @@ impl AsFd for Renewer {
 impl RenewalTask {
     /// Carries out the task. After a failure its answer may still arrive, so the
     /// next try uses a fresh connection. Answers from before the failure stay valid.
-    pub fn carry_out(mut self) -> Completed {
+    pub fn carry_out(mut self) -> CompletedTask {
         let mut answers = Vec::new();
         let mut done = self.ask(&mut answers);
         // A fresh connection may go to another node of the cluster.
@@ -172,7 +172,7 @@ impl RenewalTask {
         answers.extend(done.err().map(Err));
         let mut client = self.client;
         client.lift_limit();
-        Completed { client, answers }
+        CompletedTask { client, answers }
     }
 
     fn ask(&mut self, answers: &mut Vec<Result<Answer, Error>>) -> Result<(), Error> {

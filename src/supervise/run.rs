@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::unistd::getpgrp;
 
-pub use super::messages::Terms;
+pub use super::messages::SupervisionTerms;
 use super::messages::{self, Messages};
-use super::{HeldLocks, Step, Supervision, needed, procfs, survivors};
+use super::{HeldLocks, LoopStep, Supervision, needed, procfs, survivors};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::job_control::JobControl;
@@ -28,7 +28,7 @@ use crate::signal::{
 use crate::supervise::child::Child;
 pub use crate::supervise::child::Work;
 use crate::supervise::procfs::Stat;
-use crate::supervise::script::Script;
+use crate::supervise::script::KeptScript;
 use crate::supervise::watchdog::Watchdog;
 use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes, poll};
 use crate::systemd;
@@ -64,7 +64,7 @@ impl EventSources {
 /// Starts the work and supervises it until it ends. If something couldn't be
 /// reaped it may still be working, so its locks are left to their leases.
 pub fn supervise(
-    terms: &Terms,
+    terms: &SupervisionTerms,
     work: &Work,
     holds: &mut HeldLocks,
     sources: &mut EventSources,
@@ -111,7 +111,7 @@ fn was_sent_to_group(received: &ReceivedSignal) -> bool {
 
 impl<'a> Supervision<'a> {
     pub(super) fn new(
-        terms: &'a Terms<'a>,
+        terms: &'a SupervisionTerms<'a>,
         child: Child,
         holds: &'a mut HeldLocks,
         signals: &'a Signals,
@@ -134,7 +134,7 @@ impl<'a> Supervision<'a> {
     }
 
     /// Handles the signals that have arrived.
-    fn take_signals(&mut self) -> Step {
+    fn take_signals(&mut self) -> LoopStep {
         for _ in 0..AT_ONCE {
             let Some(received) = needed(self.signals.next())? else {
                 break;
@@ -237,7 +237,7 @@ impl<'a> Supervision<'a> {
 
     /// Suspends redlock too when COMMAND and all that it started have been
     /// stopped for long enough. A process that is still working needs the lock.
-    fn notice_stop(&mut self) -> Step {
+    fn notice_stop(&mut self) -> LoopStep {
         if self.job_control.due().is_none_or(|due| now() < due) {
             return ControlFlow::Continue(());
         }
@@ -372,7 +372,7 @@ impl<'a> Supervision<'a> {
     }
 
     /// Performs `action`, or ends the loop.
-    pub(super) fn perform(&mut self, action: Action) -> Step {
+    pub(super) fn perform(&mut self, action: Action) -> LoopStep {
         match action {
             Action::Forward(signal) => {
                 self.job_control.passed_on(signal);
@@ -448,7 +448,7 @@ impl<'a> Supervision<'a> {
     }
 
     /// Handles processes that have ended.
-    pub(super) fn reap(&mut self) -> Step {
+    pub(super) fn reap(&mut self) -> LoopStep {
         while let Some(event) = needed(self.child.reap())? {
             if let session::Event::Ended(status) = event {
                 let watchdog = self.holds.watchdog.iter();
@@ -462,15 +462,15 @@ impl<'a> Supervision<'a> {
     }
 
     /// Sleeps until an event, or until `due`. Handles all that has come, except news of the renewer.
-    pub(super) fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> Step {
+    pub(super) fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> LoopStep {
         let script = self.child.script.as_ref();
-        let look_at = script.and_then(Script::look_at);
+        let look_at = script.and_then(KeptScript::look_at);
         let due = due.into_iter().chain(self.job_control.due()).chain(look_at);
         needed(timer.set(due.min()))?;
         let sources = [
             Some(self.signals.as_fd()),
             Some(timer.as_fd()),
-            script.and_then(Script::end),
+            script.and_then(KeptScript::end),
         ];
         let sources = sources.into_iter().chain(self.holds.poll_fds());
         needed(poll::sleep(sources, None))?;
@@ -487,7 +487,7 @@ impl<'a> Supervision<'a> {
     }
 
     /// Handles a piece of news about the locks. Records it for later messages first.
-    pub(super) fn on_news(&mut self, news: &LockNews) -> Step {
+    pub(super) fn on_news(&mut self, news: &LockNews) -> LoopStep {
         if let LockNews::Held {
             is_renewed: true, ..
         } = news

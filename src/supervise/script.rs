@@ -16,7 +16,7 @@ use crate::sys;
 
 /// Facts about a script that the keeper needs.
 #[derive(Clone)]
-pub(super) struct Script {
+pub(super) struct KeptScript {
     pub(super) process: Arc<ProcessFd>,
     /// Ancestors of the script.
     pub(super) ancestors: Vec<Process>,
@@ -30,7 +30,7 @@ pub(super) struct Script {
 /// Interval at which a keeper checks whether the script's other processes have ended: they aren't its children.
 const LOOK_AT_REST_EVERY: Duration = Duration::from_millis(50);
 
-impl Script {
+impl KeptScript {
     /// Returns the script's end, as reaping would for a child. An unknown status counts as success.
     pub(super) fn reap(&mut self, reaped: &mut bool, tree: &mut Tree) -> Option<Event<'static>> {
         if !self.process.has_ended() {
@@ -79,11 +79,11 @@ impl Script {
         for signal in [SIGTERM, SIGCONT] {
             self.signal_all(tree, signal);
         }
-        let signalled = tree.found.clone();
+        let signalled = tree.members.clone();
         self.find_marked(tree, kill_at);
         // Their children may have lost the token.
         tree.note(kill_at);
-        let all = tree.found.iter();
+        let all = tree.members.iter();
         for process in all.filter(|process| !signalled.contains(process)) {
             process.signal(SIGTERM);
             process.signal(SIGCONT);
@@ -102,7 +102,7 @@ impl Script {
 
     /// Returns true if the script and all recorded processes of its tree have ended.
     fn has_ended(&self, tree: &Tree) -> bool {
-        let mut rest = tree.found.iter().chain(&self.suspect);
+        let mut rest = tree.members.iter().chain(&self.suspect);
         self.process.has_ended() && !rest.any(Process::is_alive)
     }
 

@@ -35,7 +35,7 @@ pub struct Tree {
     /// The root, which isn't this process, has ended: its pid may belong to another process.
     root_has_ended: bool,
     /// Members that the last searches have recorded.
-    pub found: Vec<Process>,
+    pub members: Vec<Process>,
     /// Pid of COMMAND, until COMMAND is reaped.
     pub command: Option<Pid>,
     /// redlock's own limit, which [`sys::with_lower_limit`] has lowered for COMMAND and all that it starts.
@@ -73,7 +73,7 @@ impl Tree {
             since,
             earlier: earlier.into_iter().filter_map(Process::read).collect(),
             root_has_ended: false,
-            found: Vec::new(),
+            members: Vec::new(),
             command: None,
             limit: None,
             ids: Vec::new(),
@@ -90,7 +90,7 @@ impl Tree {
         let mut seen = HashSet::from([self.root]);
         let mut parents = Vec::from_iter((!self.root_has_ended).then_some(self.root));
         // Orphans below another root get other parents, so they are found only through the recorded processes.
-        let noted = self.found.iter().filter(|_| !self.is_ours);
+        let noted = self.members.iter().filter(|_| !self.is_ours);
         for process in noted.filter(|process| process.is_alive()) {
             seen.insert(process.pid);
             visit(process.pid);
@@ -121,9 +121,9 @@ impl Tree {
         // If redlock had no children before, all orphans that it adopts are members, and a new search finds them.
         let may_be_missed = self.may_adopt_others();
         let is_kept = |process: &Process| !is_whole || (may_be_missed && process.is_alive());
-        let earlier = self.found.drain(..);
+        let earlier = self.members.drain(..);
         members.extend(earlier.filter(|process| !new.contains(process) && is_kept(process)));
-        self.found = members;
+        self.members = members;
         is_whole
     }
 
@@ -163,7 +163,7 @@ impl Tree {
 
     /// Signals the recorded members. Returns the number of those that could be signalled.
     pub fn signal_found(&self, signal: i32) -> usize {
-        let all = self.found.iter();
+        let all = self.members.iter();
         all.filter(|process| process.signal(signal)).count()
     }
 
@@ -214,7 +214,7 @@ impl Tree {
             let is_marked = text.as_ref().is_ok_and(|text| self.has_mark(text));
             let is_marked = is_marked && is_of_our_user(stat.pid);
             let is_new = !self.was_there_before(stat.process());
-            let is_certain = self.found.contains(&stat.process())
+            let is_certain = self.members.contains(&stat.process())
                 || is_of_group(stat)
                 || (text.is_ok() && is_fork(stat) && !is_of_earlier_fork(stat));
             if is_marked || (is_new && is_certain) {
@@ -229,8 +229,8 @@ impl Tree {
             next += 1;
         }
         let new = ours.into_iter().map(Stat::process);
-        let noted: HashSet<Process> = self.found.iter().copied().collect();
-        self.found
+        let noted: HashSet<Process> = self.members.iter().copied().collect();
+        self.members
             .extend(new.filter(|process| !noted.contains(process)));
         Ok(is_whole)
     }
@@ -281,7 +281,7 @@ impl Tree {
     /// orphan. A job may clear its environment, but it doesn't know about the lowered limit.
     fn is_commands_orphan(&self, process: Process) -> bool {
         let has_limit = |own: u64| limit_of(process.pid).is_none_or(|limit| limit < own);
-        self.found.contains(&process)
+        self.members.contains(&process)
             || environment(process.pid).is_ok_and(|text| self.has_mark(&text))
             || self.limit.is_none_or(has_limit)
     }

@@ -90,7 +90,7 @@ fn word_of(received: &ReceivedSignal) -> Word {
 pub struct Watchdog {
     pipe: Arc<UnixStream>,
     /// The main thread's last message.
-    told: Message,
+    last_sent: Message,
     /// Time that a renewal gives COMMAND, from the renewal's request on; `None` if renewals don't help any more.
     by_renewal: Option<Duration>,
     /// Signals that the watchdog has got, and when.
@@ -121,7 +121,7 @@ impl Watchdog {
         }));
         Ok(Self {
             pipe: Arc::new(pipe),
-            told: (DEAD_BY, NEVER),
+            last_sent: (DEAD_BY, NEVER),
             by_renewal: None,
             signals: Vec::new(),
             number,
@@ -135,8 +135,8 @@ impl Watchdog {
             Some(at) if by_renewal.is_none() => (LOST, at),
             _ => (DEAD_BY, dead_by.unwrap_or(NEVER)),
         };
-        if word != self.told && write(word, &self.pipe).is_ok() {
-            self.told = word;
+        if word != self.last_sent && write(word, &self.pipe).is_ok() {
+            self.last_sent = word;
         }
     }
 
@@ -219,7 +219,7 @@ struct Watch {
 }
 
 /// Reason for a watchdog's end.
-enum End {
+enum WatchdogEnd {
     Dismissed,
     RedlockIsDead,
 }
@@ -245,8 +245,8 @@ impl Watch {
         loop {
             match self.listen(pipe) {
                 None => {}
-                Some(End::Dismissed) => return,
-                Some(End::RedlockIsDead) => return self.kill_orphans(),
+                Some(WatchdogEnd::Dismissed) => return,
+                Some(WatchdogEnd::RedlockIsDead) => return self.kill_orphans(),
             }
             let due = if now() >= self.dead_by() {
                 self.kill_command();
@@ -284,11 +284,11 @@ impl Watch {
     }
 
     /// Handles redlock's messages.
-    fn listen(&mut self, pipe: &UnixStream) -> Option<End> {
+    fn listen(&mut self, pipe: &UnixStream) -> Option<WatchdogEnd> {
         loop {
             match read(pipe) {
-                Ok(None) => return Some(End::RedlockIsDead),
-                Ok(Some((DISMISSED, _))) => return Some(End::Dismissed),
+                Ok(None) => return Some(WatchdogEnd::RedlockIsDead),
+                Ok(Some((DISMISSED, _))) => return Some(WatchdogEnd::Dismissed),
                 Ok(Some((REAPED, _))) => self.child.reaped = true,
                 Ok(Some((RENEWED, dead_by))) => self.by_renewal = Some(dead_by),
                 Ok(Some((word, dead_by))) => {

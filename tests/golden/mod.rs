@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::super::history::{Past, calendar::Calendar, entry_object};
+use super::super::history::{RecentEvents, calendar::Calendar, entry_object};
 use super::super::json::array;
 use super::{detail, json::lock_object, prometheus, table};
 use crate::protocol::golden::{NOW, histories, locks};
@@ -29,7 +29,7 @@ fn shown() -> String {
 /// Returns the tables and screens of these locks.
 fn screens() -> String {
     let (locks, histories) = (locks(), histories());
-    let pasts: Vec<Past> = histories.iter().map(Past::of).collect();
+    let pasts: Vec<RecentEvents> = histories.iter().map(RecentEvents::of).collect();
     let all = [40, 120].map(|width| {
         let detail = detail::lines(&locks, &pasts, (&[], ""), Calendar::UTC, Some(width));
         let texts = [table::lines(&locks, Some(width)), detail];

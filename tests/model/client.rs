@@ -21,7 +21,7 @@ use crate::decide::renewals::{self, Answer, LockNews, Renewals};
 use crate::decide::session::{self, Session};
 use crate::decide::wait::{self, Wait};
 use crate::protocol::answer::{acquired, checked, prolonged, released, renewed};
-use crate::protocol::claim::{Needs, takes};
+use crate::protocol::claim::{ServerTraits, takes};
 use crate::protocol::grant::Grant;
 use crate::protocol::guard::extended;
 use crate::protocol::scripts::{ACQUIRE, FREE, TAKE};
@@ -686,7 +686,7 @@ impl Client {
                 match action {
                     wait::Action::Ask(place) => {
                         let setup = &self.setup;
-                        let needs = Needs {
+                        let needs = ServerTraits {
                             sharded: false,
                             replicated: setup.is_replicated,
                         };

@@ -13,7 +13,7 @@ use super::redis::data::Fields;
 use super::redis::{Data, Evaluated, Interpreter, Moment, READONLY};
 use super::simulate::{MINUTES, Server, SharedWitness, lock, simulate};
 use super::support::asked;
-use super::view::{View, text};
+use super::view::{StatusCommand, text};
 use crate::protocol::scripts::{ACQUIRE, FREEZE, GUARD, TAKE};
 
 /// Number of seeds, unless `REFUSALS` is set.
@@ -85,7 +85,7 @@ fn before(seen: &Seen) -> Data {
 /// extend, hand over or only read.
 fn may_be_refused(seen: &Seen) -> bool {
     let (call, hash) = (seen.call, seen.call.script.hash);
-    let view = View::of(seen.before, &lock().keys, seen.moment.now_ms());
+    let view = StatusCommand::of(seen.before, &lock().keys, seen.moment.now_ms());
     let is_new = |token: &str| !view.held.contains_key(token) && !view.waits(token);
     let guards = || {
         let now_ms = seen.moment.now_ms();

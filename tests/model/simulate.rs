@@ -26,7 +26,7 @@ use super::support::{Dice, asked, cores, on_threads};
 use super::view::is_notice;
 use super::world::{BOOT, Plain, Replaced, Rules, Step, World};
 use crate::clock::Moment;
-use crate::protocol::claim::Needs;
+use crate::protocol::claim::ServerTraits;
 use crate::protocol::name::Keys;
 use crate::protocol::scripts::{CHECK, FORCE, FREEZE, HISTORY, INSPECT, SKIP, STOP, THAW};
 use crate::protocol::{Claim, HoldOutcome, Limit, Lock, ReleaseMode, Supersede, Token};
@@ -702,7 +702,7 @@ impl Simulation {
         self.world.now += Duration::from_secs(29 * 3_600);
         let token = Token::read(b"visitor".to_vec()).expect("a token");
         let claim = Claim::resume(self.world.rules.lock.clone(), token);
-        let acquire = claim.acquire_call(&scenarios::run(0).wish, None, Needs::default());
+        let acquire = claim.acquire_call(&scenarios::run(0).wish, None, ServerTraits::default());
         let release = claim.release_call(&ReleaseMode::Finished {
             outcome: HoldOutcome::Status(0),
             keep_for: Duration::ZERO,

@@ -49,7 +49,7 @@ pub fn is_notice(key: &[u8], keys: &Keys) -> bool {
 }
 
 /// State of a lock at one time.
-pub struct View {
+pub struct StatusCommand {
     /// Holders, and the ends of their leases by the server's clock.
     pub held: BTreeMap<String, i64>,
     pub meta: BTreeMap<String, String>,
@@ -59,7 +59,7 @@ pub struct View {
     pub is_frozen: bool,
 }
 
-impl View {
+impl StatusCommand {
     pub fn of(data: &Data, keys: &Keys, now: i64) -> Self {
         let hash = |key: &Bytes| -> BTreeMap<String, String> {
             let fields = data.kind::<Fields>(now, key).into_iter().flatten();

@@ -17,7 +17,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use self::finding::{Level, count, is_fit};
-use self::page::Page;
+use self::page::ReportPage;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -72,7 +72,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
         if settings.locks.are_local() {
             heading = format!("{THIS_HOST_ONLY}: {heading}");
         }
-        let page = Page {
+        let page = ReportPage {
             heading: &heading,
             findings: &findings,
             took,

@@ -7,7 +7,7 @@ use super::server::NO_CONNECTION;
 use crate::report::{Style, Verbosity, counted, escaped, line_columns, wrapped};
 
 /// Contents and format of a report.
-pub struct Page<'a> {
+pub struct ReportPage<'a> {
     /// Server, prefix and TTL.
     pub heading: &'a str,
     pub findings: &'a [Finding],
@@ -22,7 +22,7 @@ const GAP: usize = 2;
 const LEVEL: usize = 6;
 const NAME: usize = 13;
 
-impl Page<'_> {
+impl ReportPage<'_> {
     /// Returns the lines to print.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -139,7 +139,7 @@ mod tests {
     use crate::report::painted;
 
     fn page(findings: &[Finding], width: Option<usize>, verbosity: Verbosity) -> String {
-        let page = Page {
+        let page = ReportPage {
             heading: "Redis at h, TTL 30s",
             findings,
             took: Duration::ZERO,

@@ -9,8 +9,8 @@ use super::calendar::Calendar;
 use crate::duration::milliseconds;
 use crate::protocol::{HistoryEntry, HoldOutcome, Limit, SkipReason, Who};
 use crate::report::{
-    Step, Style, Table, client_and_reason, client_in_words, client_name, counted, describe_job,
-    escaped, format_duration, painted, timestamp,
+    Narrowing, Style, Table, client_and_reason, client_in_words, client_name, counted,
+    describe_job, escaped, format_duration, painted, timestamp,
 };
 
 /// Returns the end of a run in words, and in one or two words if `brief`.
@@ -110,16 +110,16 @@ pub fn table(
     let command = width.map_or(20, |width| 20.min(width / 4));
     // The least useful column goes first, and the name last, because the user types it in the next command.
     let steps = [
-        Step::Cut("COMMAND", command, usize::MAX),
-        Step::Hide("PID"),
-        Step::Cut(who, 16, usize::MAX),
-        Step::Hide("WAITED"),
-        Step::Cut(who, 8, 16),
-        Step::Cut("END", 8, usize::MAX),
-        Step::Hide(who),
-        Step::Hide("RAN"),
-        Step::Cut("COMMAND", 8.min(command), usize::MAX),
-        Step::Cut("NAME", 8, usize::MAX),
+        Narrowing::Cut("COMMAND", command, usize::MAX),
+        Narrowing::Hide("PID"),
+        Narrowing::Cut(who, 16, usize::MAX),
+        Narrowing::Hide("WAITED"),
+        Narrowing::Cut(who, 8, 16),
+        Narrowing::Cut("END", 8, usize::MAX),
+        Narrowing::Hide(who),
+        Narrowing::Hide("RAN"),
+        Narrowing::Cut("COMMAND", 8.min(command), usize::MAX),
+        Narrowing::Cut("NAME", 8, usize::MAX),
     ];
     table.fit(width, &steps);
     let lines = rows.iter().map(|row| table.line(row, |_| Style::Plain));

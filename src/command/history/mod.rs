@@ -16,15 +16,15 @@ use anyhow::Result;
 
 use self::calendar::Calendar;
 pub(super) use self::listing::entry_object;
-pub(super) use self::recently::Past;
-use super::asked::Asked;
+pub(super) use self::recently::RecentEvents;
 use super::json::print_array;
 use super::never_used::{known_names, similar};
+use super::requested::RequestedNames;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
-use crate::protocol::{Client, HistoryEntry, LockHistory, Name, Which};
+use crate::protocol::{Client, HistoryEntry, LockHistory, Name, Names};
 use crate::report::{self, counted, format_duration, lines_of, print, print_to, quote, width};
 use crate::sys::local_time;
 use crate::usage::refuse;
@@ -41,18 +41,18 @@ pub(super) const LOCAL: Calendar = Calendar(local_time);
 
 /// Shows the history of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
-    let mut filter = Asked::parse(options.names.iter().map(String::as_str))?;
+    let mut filter = RequestedNames::parse(options.names.iter().map(String::as_str))?;
     let mut met = BTreeSet::new();
     filter.names.retain(|name| met.insert(name.clone()));
     let mut client = settings.locks.open()?;
     client.ask_role()?;
-    let names = filter.look_up(&mut client, &settings.locks, Which::All)?;
+    let names = filter.look_up(&mut client, &settings.locks, Names::All)?;
     if options.names_only {
         let names = names.iter().map(Name::as_str);
         print(&lines_of(names, settings.verbosity))?;
         return Ok(Exit::Success);
     }
-    let mut history = History {
+    let mut history = HistoryCommand {
         asked: filter,
         options,
         settings,
@@ -75,8 +75,8 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
 }
 
 /// A call of `history`: the names, the options and the connection.
-struct History<'a> {
-    asked: Asked,
+struct HistoryCommand<'a> {
+    asked: RequestedNames,
     options: &'a cli::History,
     settings: &'a Settings,
     client: Client,
@@ -85,7 +85,7 @@ struct History<'a> {
 
 /// Selected entries, and facts about the others.
 #[derive(Default)]
-struct Selection {
+struct SelectedEntries {
     /// Entries that began last; `settle` sorts them and drops the surplus.
     entries: Vec<HistoryEntry>,
     /// Memory of the entries, in bytes.
@@ -102,7 +102,7 @@ struct Selection {
     met: HashSet<String>,
 }
 
-impl Selection {
+impl SelectedEntries {
     /// Adds the selected entries of a lock. Returns true if it has any.
     fn add(&mut self, lock: LockHistory, options: &cli::History, most: usize) -> bool {
         let since = options.since.map(milliseconds);
@@ -144,13 +144,13 @@ impl Selection {
     }
 }
 
-impl History<'_> {
+impl HistoryCommand<'_> {
     /// Reads the selected entries. Refuses to read more than fit into the memory limit.
-    fn read(&mut self) -> Result<Selection> {
+    fn read(&mut self) -> Result<SelectedEntries> {
         let is_table = !self.options.json && self.options.svg.is_none();
         let usual = if is_table { LINES } else { usize::MAX };
         let most = self.options.last.unwrap_or(usual);
-        let mut selection = Selection::default();
+        let mut selection = SelectedEntries::default();
         let add = |lock: LockHistory| {
             let name = lock.name.clone();
             if selection.add(lock, self.options, most) {
@@ -172,7 +172,7 @@ impl History<'_> {
     }
 
     /// Returns the table, and notes about the omitted entries.
-    fn table(&mut self, selection: &Selection) -> Result<String> {
+    fn table(&mut self, selection: &SelectedEntries) -> Result<String> {
         let mut text = String::new();
         if !selection.entries.is_empty() {
             let is_of_one = self.asked.names.len() == 1 && self.asked.patterns.is_empty();
@@ -199,7 +199,7 @@ impl History<'_> {
     }
 
     /// Returns a line for each name or pattern without a history, or without one in the selected time.
-    fn missing(&mut self, selection: &Selection) -> Result<Vec<String>> {
+    fn missing(&mut self, selection: &SelectedEntries) -> Result<Vec<String>> {
         if selection.is_empty()
             && let (Some(since), Some(last)) = (self.options.since, selection.last_before_ms)
         {

@@ -11,12 +11,12 @@ use crate::report::{and_more, client_name, escaped, format_duration, reason_of};
 const MOST: usize = 5;
 
 /// Last events in a lock's history, with their times.
-pub struct Past {
+pub struct RecentEvents {
     pub name: Name,
     events: Vec<(u64, String)>,
 }
 
-impl Past {
+impl RecentEvents {
     pub fn of(history: &LockHistory) -> Self {
         let is_same = |one: &HistoryEntry, next: &HistoryEntry| {
             next.hold.is_none() && (one.outcome, &one.by) == (next.outcome, &next.by)

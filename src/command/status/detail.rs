@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::history::{Past, calendar::Calendar};
+use super::super::history::{RecentEvents, calendar::Calendar};
 use super::super::never_used::{is_unused, similar};
 use super::table::{GRANTED, NOT_CONFIRMED, overdue};
 use crate::protocol::{Hold, Holder, Inspected, Kept, Key, Name, Who};
@@ -28,7 +28,7 @@ const NARROWEST: usize = 16;
 /// ones, and `at` is the server. `width` is that of the terminal, if there is one.
 pub fn lines(
     locks: &[Inspected],
-    pasts: &[Past],
+    pasts: &[RecentEvents],
     (known, at): (&[Name], &str),
     calendar: Calendar,
     width: Option<usize>,
@@ -77,19 +77,19 @@ fn key_of(key: &str) -> String {
 
 /// Format of an entry on a screen that is too narrow or too low.
 #[derive(Clone, Copy, PartialEq)]
-enum Fit {
+enum EntryFormat {
     /// The value is wrapped between words, with this indent, or cut to one line.
     Wrapped(usize),
     /// The terminal wraps the line, so that users can copy it.
     Whole,
-    /// Like [`Fit::Whole`], and omitted from a screen that is too low.
+    /// Like [`EntryFormat::Whole`], and omitted from a screen that is too low.
     Optional,
 }
 
 /// The screen of a lock: the beginnings of its lines, and their values, which are safe for a terminal.
 struct Screen<'a> {
     lock: &'a Inspected,
-    entries: Vec<(String, Style, String, Fit)>,
+    entries: Vec<(String, Style, String, EntryFormat)>,
 }
 
 impl<'a> Screen<'a> {
@@ -99,14 +99,14 @@ impl<'a> Screen<'a> {
             entries: Vec::new(),
         };
         let title = title(&lock.name);
-        screen.add(title, Style::Plain, &state(lock), Fit::Wrapped(2));
+        screen.add(title, Style::Plain, &state(lock), EntryFormat::Wrapped(2));
         if let Some(frozen) = &lock.frozen {
             let since = calendar.minute(frozen.since_ms, lock.now_ms);
             let (by, reason) = (client_in_words(&frozen.who), reason_of(&frozen.who));
             let left = left_of_freeze(frozen, lock.now_ms);
             let line = format!("since {since} by {by}, {left}{reason}");
             screen.field("frozen", Style::Yellow, &line);
-            screen.link(&frozen.who, Fit::Optional);
+            screen.link(&frozen.who, EntryFormat::Optional);
         }
         let holds = lock.holds();
         for hold in holds.iter().take(SHOWN) {
@@ -126,10 +126,10 @@ impl<'a> Screen<'a> {
         screen.end_list(lock.waiters.len());
         if !events.is_empty() {
             let heading = format!("recently ({}):", calendar.zone(lock.now_ms));
-            screen.whole(&Style::Dim.paint(&heading), Fit::Whole);
+            screen.whole(&Style::Dim.paint(&heading), EntryFormat::Whole);
         }
         for event in events {
-            screen.add("  ".into(), Style::Plain, event, Fit::Wrapped(4));
+            screen.add("  ".into(), Style::Plain, event, EntryFormat::Wrapped(4));
         }
         if let Some(success) = lock.record.succeeded_ms {
             let ago = format_duration(lock.since(success));
@@ -140,22 +140,22 @@ impl<'a> Screen<'a> {
         screen
     }
 
-    fn add(&mut self, start: String, style: Style, value: &str, fit: Fit) {
+    fn add(&mut self, start: String, style: Style, value: &str, fit: EntryFormat) {
         self.entries.push((start, style, value.to_owned(), fit));
     }
 
     fn field(&mut self, key: &str, style: Style, value: &str) {
-        let fit = Fit::Wrapped(KEYS);
+        let fit = EntryFormat::Wrapped(KEYS);
         self.add(key_of(key), style, &escaped(value), fit);
     }
 
     /// Adds a line that is neither wrapped nor cut.
-    fn whole(&mut self, line: &str, fit: Fit) {
+    fn whole(&mut self, line: &str, fit: EntryFormat) {
         self.add(String::new(), Style::Plain, line, fit);
     }
 
     /// Adds the link to a job.
-    fn link(&mut self, who: &Who, fit: Fit) {
+    fn link(&mut self, who: &Who, fit: EntryFormat) {
         if let Some(url) = &who.url {
             self.whole(&format!("  {}", escaped(url)), fit);
         }
@@ -165,9 +165,9 @@ impl<'a> Screen<'a> {
     fn end_list(&mut self, count: usize) {
         if count > SHOWN {
             let line = format!("  … {} more (status --json)", count - SHOWN);
-            self.whole(&line, Fit::Whole);
+            self.whole(&line, EntryFormat::Whole);
         }
-        self.whole("", Fit::Optional);
+        self.whole("", EntryFormat::Optional);
     }
 
     /// Returns the lines to print. `is_cut`: each value has one line, and there are no empty lines.
@@ -177,12 +177,12 @@ impl<'a> Screen<'a> {
         for (start, style, value, fit) in &self.entries {
             let taken = line_columns(start);
             match *fit {
-                Fit::Optional if is_cut => {}
-                Fit::Wrapped(_) if is_cut => {
+                EntryFormat::Optional if is_cut => {}
+                EntryFormat::Wrapped(_) if is_cut => {
                     let room = width.saturating_sub(taken).max(NARROWEST);
                     lines.push(start.clone() + &style.paint(&truncate(value, room)));
                 }
-                Fit::Wrapped(indent) => {
+                EntryFormat::Wrapped(indent) => {
                     let room = width.saturating_sub(taken.max(indent)).max(NARROWEST);
                     let mut start = start.clone();
                     for part in wrapped(value, Some(room)) {
@@ -190,7 +190,7 @@ impl<'a> Screen<'a> {
                         start = " ".repeat(indent);
                     }
                 }
-                Fit::Whole | Fit::Optional => lines.push(start.clone() + value),
+                EntryFormat::Whole | EntryFormat::Optional => lines.push(start.clone() + value),
             }
         }
         lines.dedup_by(|line, before| line.is_empty() && before.is_empty());
@@ -246,7 +246,7 @@ impl<'a> Screen<'a> {
         if !job.is_empty() {
             self.field("command", Style::Plain, job.trim_start());
         }
-        self.link(who, Fit::Whole);
+        self.link(who, EntryFormat::Whole);
         if let Some(by) = &hold.stopping {
             self.field("stop", Style::Yellow, &stopping(by, who, lock.now_ms));
         }
@@ -276,7 +276,7 @@ impl<'a> Screen<'a> {
 
     fn command(&mut self, key: &str, words: &[&str]) {
         let line = typed(words, &self.lock.name);
-        self.whole(&(key_of(key) + &escaped(&line)), Fit::Whole);
+        self.whole(&(key_of(key) + &escaped(&line)), EntryFormat::Whole);
     }
 }
 
@@ -346,7 +346,7 @@ mod tests {
         let mut lock = lock.clone();
         let first = locks().swap_remove(0).waiters.swap_remove(0);
         lock.waiters = vec![first; waiters];
-        let pasts: Vec<Past> = histories().iter().map(Past::of).collect();
+        let pasts: Vec<RecentEvents> = histories().iter().map(RecentEvents::of).collect();
         let lines = lines(&[lock], &pasts, (&[], ""), Calendar::UTC, Some(width));
         painted(&lines, false).lines().map(str::to_owned).collect()
     }

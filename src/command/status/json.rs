@@ -95,9 +95,9 @@ fn holder(lock: &Inspected, hold: &Hold) -> Object {
 /// Returns a request to stop, and the milliseconds until COMMAND gets SIGKILL: 0 if that is due.
 fn stop(by: &Who, whom: &Who, now_ms: u64) -> Object {
     let mut json = Object::of(by, false);
-    json.field("since", by.asked.and_then(timestamp));
+    json.field("since", by.asked_at.and_then(timestamp));
     let grace = milliseconds(whom.grace());
-    let kill_at = by.asked.map(|asked| asked.saturating_add(grace));
+    let kill_at = by.asked_at.map(|at| at.saturating_add(grace));
     json.field("kill_in_ms", kill_at.map(|at| at.saturating_sub(now_ms)));
     json
 }

@@ -18,15 +18,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 
 use self::json::lock_object;
-use super::asked::Asked;
-use super::history::{LOCAL, Past};
+use super::history::{LOCAL, RecentEvents};
 use super::json::print_array;
 use super::never_used::{is_unused, known_names, mistaken};
+use super::requested::RequestedNames;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::{exact, milliseconds};
-use crate::protocol::{Client, Error, Inspected, Name, Which};
+use crate::protocol::{Client, Error, Inspected, Name, Names};
 use crate::report::{
     self, Style, escaped, format_duration, is_safe, lines_of, painted, print, print_to,
 };
@@ -34,8 +34,8 @@ use crate::usage::refuse;
 
 /// Shows locks, once or repeatedly.
 pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
-    let filter = Asked::parse(options.names.iter().map(String::as_str))?;
-    let mut view = View {
+    let filter = RequestedNames::parse(options.names.iter().map(String::as_str))?;
+    let mut view = StatusCommand {
         asked: filter,
         options,
         settings,
@@ -50,8 +50,8 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
 }
 
 /// A call of `status`: the names, the options and the connection.
-struct View<'a> {
-    asked: Asked,
+struct StatusCommand<'a> {
+    asked: RequestedNames,
     options: &'a cli::Status,
     settings: &'a Settings,
     client: Client,
@@ -59,16 +59,16 @@ struct View<'a> {
 
 /// Locks. If they are shown in detail, also their recent events, and all used names if a lock was never used.
 #[derive(Default)]
-struct Shown {
+struct ShownLocks {
     locks: Vec<Inspected>,
-    pasts: Vec<Past>,
+    pasts: Vec<RecentEvents>,
     known: Vec<Name>,
 }
 
 /// Escape sequence that clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-impl View<'_> {
+impl StatusCommand<'_> {
     fn show_once(&mut self) -> Result<Exit> {
         let mut shown = self.read()?;
         self.settings.warn_of_replica(&self.client);
@@ -121,7 +121,7 @@ impl View<'_> {
                 format!("--no-success-for needs whole names, and \"{pattern}\" is a pattern");
             return refuse(Exit::Usage, line);
         }
-        let locks = self.look_at(Which::InUse)?;
+        let locks = self.look_at(Names::InUse)?;
         self.settings.warn_of_replica(&self.client);
         let mut exit = Exit::Success;
         for lock in &locks {
@@ -136,7 +136,7 @@ impl View<'_> {
 
     /// Writes metrics of the locks in use and of those with a history; or the metric that Redis doesn't answer.
     fn export(&mut self, file: &Path) -> Result<Exit> {
-        let read = self.look_at(Which::All);
+        let read = self.look_at(Names::All);
         let text = match &read {
             Ok(locks) => {
                 let mut locks: Vec<&Inspected> = locks.iter().collect();
@@ -174,7 +174,7 @@ impl View<'_> {
     }
 
     /// Inspects the selected locks.
-    fn look_at(&mut self, which: Which) -> Result<Vec<Inspected>, Error> {
+    fn look_at(&mut self, which: Names) -> Result<Vec<Inspected>, Error> {
         let locks = &self.settings.locks;
         if !self.client.is_open() {
             self.client.ask_role()?;
@@ -187,10 +187,10 @@ impl View<'_> {
     }
 
     /// Reads the locks for users, and the recent events of those that are shown in detail.
-    fn read(&mut self) -> Result<Shown, Error> {
-        let mut shown = Shown {
-            locks: self.look_at(Which::InUse)?,
-            ..Shown::default()
+    fn read(&mut self) -> Result<ShownLocks, Error> {
+        let mut shown = ShownLocks {
+            locks: self.look_at(Names::InUse)?,
+            ..ShownLocks::default()
         };
         let (asked, locks) = (&self.asked, &self.settings.locks);
         if !self.is_detailed() {
@@ -199,7 +199,7 @@ impl View<'_> {
             shown.locks.retain(is_shown);
         } else if !self.options.json && !self.options.names_only {
             let read = locks.each_history(&mut self.client, &asked.names, |history| {
-                shown.pasts.push(Past::of(&history));
+                shown.pasts.push(RecentEvents::of(&history));
                 Ok::<_, Error>(true)
             });
             // A user who may not read the history can still see the locks.
@@ -225,7 +225,7 @@ impl View<'_> {
     }
 
     /// Prints locks once. Returns false if the reader has gone away.
-    fn show(&self, shown: &Shown) -> Result<bool> {
+    fn show(&self, shown: &ShownLocks) -> Result<bool> {
         let locks = &shown.locks;
         if self.options.json {
             return Ok(print_array(locks, lock_object)?);
@@ -246,7 +246,7 @@ impl View<'_> {
     }
 
     /// Draws locks for users.
-    fn draw(&self, shown: &Shown) -> Vec<String> {
+    fn draw(&self, shown: &ShownLocks) -> Vec<String> {
         let (locks, width) = (&shown.locks, report::width());
         let at = report::at_server(&self.settings.locks);
         let place = report::this_host_only(&self.settings.locks);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::protocol::{Hold, Inspected, Key, Who};
 use crate::report::{
-    Step, Style, Table, client_name, describe_job, escaped, format_duration, left_of_freeze,
+    Narrowing, Style, Table, client_name, describe_job, escaped, format_duration, left_of_freeze,
     whole_seconds,
 };
 
@@ -12,17 +12,17 @@ const COLUMNS: [&str; 7] = ["NAME", "MODE", "WHO", "PID", "AGE", "ID", "COMMAND"
 const MODE: usize = 1;
 
 /// Steps that fit the table to a terminal: the least useful column goes first, and names are never cut.
-const STEPS: [Step; 10] = [
-    Step::Cut("COMMAND", 20, usize::MAX),
-    Step::Hide("ID"),
-    Step::Hide("PID"),
-    Step::Cut("WHO", 24, 28),
-    Step::Cut("WHO", 16, 28),
-    Step::Cut("COMMAND", 8, usize::MAX),
-    Step::Hide("COMMAND"),
-    Step::Cut("WHO", 8, 28),
-    Step::Hide("AGE"),
-    Step::Hide("WHO"),
+const STEPS: [Narrowing; 10] = [
+    Narrowing::Cut("COMMAND", 20, usize::MAX),
+    Narrowing::Hide("ID"),
+    Narrowing::Hide("PID"),
+    Narrowing::Cut("WHO", 24, 28),
+    Narrowing::Cut("WHO", 16, 28),
+    Narrowing::Cut("COMMAND", 8, usize::MAX),
+    Narrowing::Hide("COMMAND"),
+    Narrowing::Cut("WHO", 8, 28),
+    Narrowing::Hide("AGE"),
+    Narrowing::Hide("WHO"),
 ];
 
 /// Width from which a terminal shows modes and ages in full.

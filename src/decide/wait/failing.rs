@@ -9,13 +9,13 @@ use crate::protocol::{self, ErrorKind};
 
 impl Wait {
     pub(super) fn on_failure(&mut self, error: protocol::Error, now: Moment) {
-        if let Phase::Searching { asked } = self.phase {
+        if let Phase::Searching { due } = self.phase {
             // Others may have read the note all the same.
-            self.count_searches(asked);
+            self.count_searches(due);
         }
         match self.phase {
-            Phase::Searching { asked } | Phase::Sending { asked } | Phase::Asking { asked, .. } => {
-                self.retry_or_fail(error, asked, now);
+            Phase::Searching { due } | Phase::Sending { due } | Phase::Asking { due, .. } => {
+                self.retry_or_fail(error, due, now);
             }
             Phase::Queued { .. } | Phase::Pausing { .. } | Phase::Connecting { .. } => {
                 self.actions.push(Action::Disconnect(error));
@@ -28,7 +28,7 @@ impl Wait {
     /// Handles a request that had no answer, or was refused for now. The wait ends if the server has never
     /// answered. The wait goes on, as long as for a busy lock, if the server has answered before, if others
     /// know of it, or if it will be ready soon.
-    pub(super) fn retry_or_fail(&mut self, error: protocol::Error, asked: Moment, now: Moment) {
+    pub(super) fn retry_or_fail(&mut self, error: protocol::Error, due: Moment, now: Moment) {
         self.unanswered |= matches!(self.phase, Phase::Asking { .. });
         let (kind, goes_elsewhere) = (error.kind, error.goes_elsewhere());
         // A run that has waited goes on waiting; after a failover the list of the replicas takes a while to
@@ -37,7 +37,7 @@ impl Wait {
         let is_new = self.place.is_none() && is_first;
         let lacks_replicas = kind == ErrorKind::NotReplicated && !self.policy.awaits_replicas;
         let is_absent = is_first && !self.is_reached && !kind.is_worth_waiting();
-        let since = self.outage.as_ref().map_or(asked, |outage| outage.since);
+        let since = self.outage.as_ref().map_or(due, |outage| outage.since);
         let end = self.tries_until(kind, since);
         let is_over = !kind.may_pass() || end.is_some_and(|end| now >= end);
         if (lacks_replicas && is_new) || is_absent || is_over {
@@ -60,7 +60,7 @@ impl Wait {
             };
             reconnect(now.since(since), (self.policy.jitter)(), longest)
         };
-        let at = asked + pause;
+        let at = due + pause;
         self.phase = Phase::Connecting {
             until: end.map_or(at, |end| at.min(end)),
         };

@@ -18,7 +18,7 @@ use self::timing::{heartbeat, is_short, next, poll_interval};
 use crate::clock::Moment;
 use crate::decide::lease::{Lease, Terms, shortest_for};
 use crate::decide::renewals::LockNews;
-use crate::protocol::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, Place};
+use crate::protocol::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, QueuePlace};
 use crate::signal::{SIGTSTP, ends_waiting};
 
 /// Options and circumstances of a wait.
@@ -87,7 +87,7 @@ pub enum Action {
     /// Publish, for this long, that the job waits, and search for a deadlock.
     SearchDeadlock(Duration),
     /// Ask for the lock, with this place in its queue, if any.
-    Ask(Option<Place>),
+    Ask(Option<QueuePlace>),
     /// Report as a failure that no answer came in time.
     TimeOut,
     /// Close a connection after this failure.
@@ -106,7 +106,7 @@ pub enum Action {
 #[derive(Clone, Debug)]
 pub enum End {
     /// The lock is acquired.
-    Acquired(Taken),
+    Acquired(AcquiredLock),
     /// The server's answer ends the wait. `Held`: the lock came several times so late that its lease was almost
     /// over.
     Answered(Acquired),
@@ -121,7 +121,7 @@ pub enum End {
 
 /// An acquired lock.
 #[derive(Clone, Copy, Debug)]
-pub struct Taken {
+pub struct AcquiredLock {
     pub lease: Lease,
     pub fence: u64,
     pub slot: u32,
@@ -130,7 +130,7 @@ pub struct Taken {
     pub granted: Option<Duration>,
 }
 
-/// Progress of the wait. `asked` is the time at which the pace allowed the current request.
+/// Progress of the wait. `due` is the time at which the pace allowed the current request.
 #[derive(Clone, Debug)]
 enum Phase {
     /// The next request would come too soon after the others.
@@ -143,15 +143,15 @@ enum Phase {
     },
     /// A search for a deadlock is under way.
     Searching {
-        asked: Moment,
+        due: Moment,
     },
     /// The request for the lock is being sent, over a fresh connection if necessary.
     Sending {
-        asked: Moment,
+        due: Moment,
     },
     /// The answer is awaited.
     Asking {
-        asked: Moment,
+        due: Moment,
         sent: Moment,
         until: Moment,
     },
@@ -189,7 +189,7 @@ pub struct Wait {
     is_reached: bool,
     pace: Pace,
     /// The place in the queue; none before the lock was first busy.
-    place: Option<Place>,
+    place: Option<QueuePlace>,
     /// The server may know the token, as a holder's or in the queue.
     is_known: bool,
     /// A request was sent and not answered, so it may still arrive.
@@ -292,28 +292,28 @@ impl Wait {
                 None => self.ask_again(now),
             },
             Event::Searched(cycle) => {
-                if let Phase::Searching { asked } = self.phase {
-                    self.count_searches(asked);
+                if let Phase::Searching { due } = self.phase {
+                    self.count_searches(due);
                     match cycle {
                         Some(cycle) => self.end(End::Deadlock(cycle)),
-                        None => self.send(asked),
+                        None => self.send(due),
                     }
                 }
             }
             Event::NotSearched => {
-                if let Phase::Searching { asked } = self.phase {
-                    self.send(asked);
+                if let Phase::Searching { due } = self.phase {
+                    self.send(due);
                 }
             }
             Event::Sent(sent, within) => {
                 // The short script was answered, but the outage goes on, because the whole script may never
                 // be.
                 self.is_reached |= matches!(self.phase, Phase::Asking { .. });
-                if let Phase::Sending { asked } | Phase::Asking { asked, .. } = self.phase {
+                if let Phase::Sending { due } | Phase::Asking { due, .. } = self.phase {
                     self.is_known = true;
                     let until = sent + within;
                     self.phase = Phase::Asking {
-                        asked,
+                        due,
                         sent,
                         until: self.last_answer().map_or(until, |last| until.min(last)),
                     };
@@ -361,18 +361,18 @@ impl Wait {
         }
     }
 
-    fn dispatch(&mut self, asked: Moment) {
+    fn dispatch(&mut self, due: Moment) {
         // If the job holds nothing, no other client waits for it.
-        if self.policy.holds_others && asked >= self.began + SEARCH_AFTER[0] {
-            self.phase = Phase::Searching { asked };
+        if self.policy.holds_others && due >= self.began + SEARCH_AFTER[0] {
+            self.phase = Phase::Searching { due };
             self.actions.push(Action::SearchDeadlock(self.waiting_for));
         } else {
-            self.send(asked);
+            self.send(due);
         }
     }
 
-    fn send(&mut self, asked: Moment) {
-        self.phase = Phase::Sending { asked };
+    fn send(&mut self, due: Moment) {
+        self.phase = Phase::Sending { due };
         self.actions.push(Action::Ask(self.place));
     }
 
@@ -390,13 +390,13 @@ impl Wait {
     }
 
     fn on_answer(&mut self, answer: Result<Acquired, protocol::Error>, now: Moment) {
-        let Phase::Asking { asked, sent, .. } = self.phase else {
+        let Phase::Asking { due, sent, .. } = self.phase else {
             return;
         };
         self.is_reached = true;
         let answer = match answer {
             Ok(answer) => answer,
-            Err(error) => return self.retry_or_fail(error, asked, now),
+            Err(error) => return self.retry_or_fail(error, due, now),
         };
         self.phase = Phase::Over;
         let outage = self.outage.take();
@@ -436,9 +436,9 @@ impl Wait {
     }
 
     /// Returns the acquired lock, with the time of the wait if the lock was busy.
-    fn taken(&self, lease: Lease, fence: u64, slot: u32, now: Moment) -> Taken {
+    fn taken(&self, lease: Lease, fence: u64, slot: u32, now: Moment) -> AcquiredLock {
         let waited = self.place.map(|_| now.since(self.began));
-        Taken {
+        AcquiredLock {
             lease,
             fence,
             slot,
@@ -450,7 +450,7 @@ impl Wait {
     /// Waits for a busy lock in its queue.
     fn remain_queued(&mut self, busy: Busy, sent: Moment, now: Moment) {
         let before = self.place.unwrap_or_default();
-        let place = Place {
+        let place = QueuePlace {
             ticket: busy.ticket.or(before.ticket),
             polls: before.polls || busy.polls,
         };
@@ -501,7 +501,7 @@ impl Wait {
     }
 
     /// Starts the work on a grant that is confirmed later, if enough of that short lease is certainly left.
-    fn start_on_grant(&self, grant: Grant, now: Moment) -> Option<Taken> {
+    fn start_on_grant(&self, grant: Grant, now: Moment) -> Option<AcquiredLock> {
         let Phase::Queued {
             busy, sent, heard, ..
         } = &self.phase
@@ -529,7 +529,7 @@ impl Wait {
             return None;
         }
         let lease = Lease::granted(*sent, later, now, grant.lasting, terms);
-        (now < lease.stop_at()).then(|| Taken {
+        (now < lease.stop_at()).then(|| AcquiredLock {
             granted: Some(grant.lasting),
             ..self.taken(lease, grant.fence, grant.slot, now)
         })

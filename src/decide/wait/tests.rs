@@ -129,8 +129,8 @@ fn words(actions: &[Action]) -> String {
         Action::Suspend => "suspend".into(),
         Action::SearchDeadlock(lasting) => format!("search, noted for {}s", lasting.as_secs()),
         Action::Ask(None) => "ask".into(),
-        Action::Ask(Some(Place { polls: true, .. })) => "ask, polling".into(),
-        Action::Ask(Some(Place { polls: false, .. })) => "ask, listening".into(),
+        Action::Ask(Some(QueuePlace { polls: true, .. })) => "ask, polling".into(),
+        Action::Ask(Some(QueuePlace { polls: false, .. })) => "ask, listening".into(),
         Action::TimeOut => "time out".into(),
         Action::Disconnect(_) => "disconnect".into(),
         Action::Show { busy, age } => format!("show {}, {}ms old", busy.id, age.as_millis()),
@@ -449,7 +449,7 @@ fn a_server_that_was_never_reached_or_refuses_is_not_waited_for() {
     let retry = retry.expect("it asks again");
     after_failover.sent(retry);
     let mut queued = Waiter::asking(policy());
-    queued.0.place = Some(Place::default());
+    queued.0.place = Some(QueuePlace::default());
     for mut waiter in [after_failover, queued] {
         let lacking = waiter.fails(retry + 1, NotReplicated);
         assert!(lacking.starts_with("disconnect"), "{lacking}");

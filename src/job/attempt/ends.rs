@@ -10,7 +10,7 @@ use crate::cli;
 use crate::clock::now;
 use crate::decide::exit::Exit;
 use crate::decide::renewals::LockNews;
-use crate::decide::wait::{End, Taken};
+use crate::decide::wait::{AcquiredLock, End};
 use crate::duration;
 use crate::protocol::{Acquired, Busy, Error, ErrorKind, Name, SkipReason, Who};
 use crate::report::{self, cancelled, client_in_words, lost};
@@ -95,7 +95,7 @@ impl Attempt<'_> {
     }
 
     /// Adds an acquired lock to the held ones.
-    fn hold(&mut self, taken: Taken) {
+    fn hold(&mut self, taken: AcquiredLock) {
         let (name, fence) = (self.claim.lock().name(), taken.fence);
         let (verbosity, waited) = (self.verbosity(), report::format_duration(taken.waited));
         let line = format_args!("got \"{name}\" after {waited}");

@@ -20,7 +20,7 @@ use crate::decide::exit::Exit;
 use crate::decide::renewals::LockNews;
 use crate::decide::wait::{self, Wait};
 use crate::protocol::{
-    Acquired, Busy, Cause, Claim, Client, Error, ErrorKind, Incoming, Limit, Place, Push,
+    Acquired, Busy, Cause, Claim, Client, Error, ErrorKind, Incoming, Limit, Push, QueuePlace,
     ReleaseMode, SkipReason, WaitEdge, Who,
 };
 use crate::report::{self, Outlook, Verbosity};
@@ -51,7 +51,7 @@ pub struct Attempt<'a> {
     /// This wait as other runs read it, if it was published.
     edge: Option<WaitEdge>,
     /// Running search for a deadlock, which has the connection.
-    search: Option<deadlock::Search>,
+    search: Option<deadlock::DeadlockSearch>,
     /// Pid of the holder if it is an ancestor of this process: it waits for this run, so waiting is hopeless.
     own_holder: Option<i32>,
     /// Error because of which the wait tries again.
@@ -72,10 +72,10 @@ pub struct Attempt<'a> {
 }
 
 /// A step of the wait: continue, or end with a result or an error of a call that waiting needs.
-type Step<T = ()> = ControlFlow<Result<wait::End>, T>;
+type WaitStep<T = ()> = ControlFlow<Result<wait::End>, T>;
 
 /// Turns an error of a call that waiting needs into the end of the wait.
-fn needed<T>(result: Result<T, impl Into<anyhow::Error>>) -> Step<T> {
+fn needed<T>(result: Result<T, impl Into<anyhow::Error>>) -> WaitStep<T> {
     match result.map_err(Into::into).context("can't wait") {
         Ok(value) => Continue(value),
         Err(error) => Break(Err(error)),
@@ -215,7 +215,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Runs the loop until the wait is over.
-    fn run_loop(&mut self) -> Step<Infallible> {
+    fn run_loop(&mut self) -> WaitStep<Infallible> {
         self.apply(wait::Event::Tick)?;
         loop {
             self.take_in()?;
@@ -223,7 +223,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Handles a message from the connection. If there is none, checks everything else.
-    fn take_in(&mut self) -> Step {
+    fn take_in(&mut self) -> WaitStep {
         let before = now();
         let incoming = match self.client.receive() {
             Ok(Some(incoming)) => incoming,
@@ -269,7 +269,7 @@ impl<'a> Attempt<'a> {
 
     /// Handles everything except the connection: signals, locks that
     /// are already held, timeouts. Sleeps if nothing has happened.
-    fn look_around(&mut self) -> Step {
+    fn look_around(&mut self) -> WaitStep {
         while let Some(received) = needed(self.signals.next())? {
             self.apply(wait::Event::Signal(received.signal))?;
         }
@@ -308,7 +308,7 @@ impl<'a> Attempt<'a> {
 
     /// Performs the decisions about an event, and about the events
     /// that follow from it. Returns true if there were any decisions.
-    fn apply(&mut self, event: wait::Event) -> Step<bool> {
+    fn apply(&mut self, event: wait::Event) -> WaitStep<bool> {
         let mut was_idle = true;
         self.events.push_back(event);
         while let Some(event) = self.events.pop_front() {
@@ -322,7 +322,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Performs an action; its results are added to the events.
-    fn perform(&mut self, action: wait::Action) -> Step<Result<(), Error>> {
+    fn perform(&mut self, action: wait::Action) -> WaitStep<Result<(), Error>> {
         match action {
             wait::Action::SearchDeadlock(lasting) => self.search_deadlock(lasting),
             wait::Action::Ask(place) => return Continue(self.ask(place)),
@@ -444,7 +444,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Sends the request for the lock.
-    fn ask(&mut self, place: Option<Place>) -> Result<(), Error> {
+    fn ask(&mut self, place: Option<QueuePlace>) -> Result<(), Error> {
         let opened = self.by_last_answer(|attempt| {
             // Another server may have become the primary during the wait. If
             // all replicas must confirm, each request needs their current list.
@@ -468,7 +468,7 @@ impl<'a> Attempt<'a> {
         }
         // Subscribes in the same write, so that the subscription exists before
         // the server handles the request. No message can be missed in between.
-        if let Some(Place { polls: false, .. }) = place {
+        if let Some(QueuePlace { polls: false, .. }) = place {
             self.claim.subscribe(&mut self.client)?;
         }
         let (request, sent) = (&self.acquisition.request, now());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::answer::{LeaseState, Reentry, Released};
 use super::answer::{checked, prolonged, released, renewed, renewed_hold};
-use super::client::{Client, Looked};
+use super::client::{Client, LastRenewal};
 use super::history::HoldOutcome;
 use super::lock::Lock;
 use super::scripts::{ACQUIRE, CHECK, FREE, KEEP, PROLONG, RELEASE, RENEW, SHARED_VALUES, TAKE};
@@ -68,7 +68,7 @@ pub enum Supersede {
 
 /// A place in the queue, or the wish for one.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub struct QueuePlace {
     /// Number of the place, which keeps it even if the server has dropped the entry.
     pub ticket: Option<u64>,
     /// No message reaches this waiter, so it polls.
@@ -77,7 +77,7 @@ pub struct Place {
 
 /// Properties of the server that change a request.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Needs {
+pub struct ServerTraits {
     /// A waiter listens to a channel of the keys' hash slot.
     pub sharded: bool,
     /// A grant is valid only when replicas have it: the first renewal confirms it.
@@ -167,9 +167,9 @@ impl Claim {
         &self,
         client: &mut Client,
         request: &Request,
-        place: Option<&Place>,
+        place: Option<&QueuePlace>,
     ) -> Result<Duration, Error> {
-        let needs = Needs {
+        let needs = ServerTraits {
             sharded: client.is_sharded(),
             replicated: client.deployment.replication().is_some(),
         };
@@ -185,14 +185,14 @@ impl Claim {
     pub(super) fn acquire_call(
         &self,
         request: &Request,
-        place: Option<&Place>,
-        needs: Needs,
+        place: Option<&QueuePlace>,
+        needs: ServerTraits,
     ) -> Call {
         let how = match place {
             None => "",
-            Some(Place { polls: true, .. }) => "poll",
+            Some(QueuePlace { polls: true, .. }) => "poll",
             Some(_) if needs.sharded => "shard",
-            Some(Place { polls: false, .. }) => "listen",
+            Some(QueuePlace { polls: false, .. }) => "listen",
         };
         let ticket = place.and_then(|place| place.ticket);
         let queue = &request.queue;
@@ -277,7 +277,7 @@ impl Claim {
     fn renew_alone(
         &self,
         connection: &mut Connection,
-        looked: &mut Option<Looked>,
+        looked: &mut Option<LastRenewal>,
         ttl: Duration,
         within: Duration,
     ) -> Result<(LeaseState, bool), Error> {
@@ -299,7 +299,7 @@ impl Claim {
         }
         let call = self.renewal(ttl, false);
         let (answer, tracked) = connection.call_tracked(call, key, values, within)?;
-        let first = || Looked {
+        let first = || LastRenewal {
             token: self.token.clone(),
             at: now,
             is_plain: true,
@@ -495,7 +495,7 @@ impl Claim {
 
 /// Returns true if [`TAKE`] suffices for a first request: an exclusive lock, for at most a day, without
 /// further wishes.
-pub(super) fn takes(request: &Request, place: Option<&Place>, needs: Needs) -> bool {
+pub(super) fn takes(request: &Request, place: Option<&QueuePlace>, needs: ServerTraits) -> bool {
     let Request { limit, queue, .. } = request;
     place.is_none()
         && !needs.replicated

@@ -53,7 +53,7 @@ fn sent(answer: &str) -> Value {
 
 #[test]
 fn a_request_says_what_is_asked_for_and_how_its_waiter_hears_of_its_turn() {
-    let place = |polls| Place {
+    let place = |polls| QueuePlace {
         ticket: Some(7),
         polls,
     };
@@ -65,7 +65,7 @@ fn a_request_says_what_is_asked_for_and_how_its_waiter_hears_of_its_turn() {
         (Some(place(true)), false, "poll", "7"),
         (Some(place(true)), true, "poll", "7"),
     ] {
-        let needs = Needs {
+        let needs = ServerTraits {
             sharded,
             replicated: false,
         };
@@ -86,7 +86,7 @@ fn a_request_says_what_is_asked_for_and_how_its_waiter_hears_of_its_turn() {
         ..request()
     };
     let own_args = |request: &Request, replicated| {
-        let needs = Needs {
+        let needs = ServerTraits {
             sharded: false,
             replicated,
         };
@@ -139,7 +139,7 @@ fn a_renewal_a_check_and_a_release_say_what_they_are_for() {
 
 #[test]
 fn the_short_script_takes_a_lock_only_for_a_first_request_that_wants_nothing_else() {
-    let alone = Needs {
+    let alone = ServerTraits {
         sharded: false,
         replicated: false,
     };
@@ -156,9 +156,9 @@ fn the_short_script_takes_a_lock_only_for_a_first_request_that_wants_nothing_els
     assert!(!takes(|it| it.queue.number = Some(1)));
     assert!(!takes(|it| it.once_key = Some("key".to_owned())));
     assert!(!takes(|it| it.once_per = SECOND));
-    let waits = Place::default();
+    let waits = QueuePlace::default();
     assert!(!super::takes(&request(), Some(&waits), alone));
-    let replicated = Needs {
+    let replicated = ServerTraits {
         replicated: true,
         ..alone
     };

@@ -144,7 +144,7 @@ pub fn killed_in(by: &Who, whom: &Who, now_ms: u64) -> String {
 }
 
 fn asked_ago(by: &Who, now_ms: u64) -> Option<Duration> {
-    let ms = now_ms.saturating_sub(by.asked?);
+    let ms = now_ms.saturating_sub(by.asked_at?);
     Some(Duration::from_millis(ms))
 }
 

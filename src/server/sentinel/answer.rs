@@ -14,7 +14,7 @@ use super::replicas::KnownReplica;
 
 /// A sentinel's answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct SentinelAnswer {
     /// The sentinel, as the URL names it.
     pub by: String,
     /// ID of the sentinel, or its name in the URL if it has none (Redis 6.0).
@@ -35,7 +35,7 @@ pub struct Answer {
 
 /// Subject of a question to a sentinel. Each includes the ones before it.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
-pub(super) enum About {
+pub(super) enum Subject {
     Primary,
     Replicas,
     /// The state of the sentinel itself.
@@ -46,9 +46,9 @@ pub(super) enum About {
 pub(super) fn ask(
     sentinel: &Arc<Server>,
     primary: &str,
-    about: About,
+    about: Subject,
     within: Duration,
-) -> Result<Answer, Error> {
+) -> Result<SentinelAnswer, Error> {
     let of_primary = |what: &str| cmd("SENTINEL").arg(what).arg(primary).clone();
     let mut questions = vec![
         of_primary("MASTER"),
@@ -82,13 +82,13 @@ pub(super) fn ask(
             listed.chain(replaced).collect()
         }
         // A missing list differs from an empty one.
-        _ if about >= About::Replicas => return Err(lacks("the replicas")),
+        _ if about >= Subject::Replicas => return Err(lacks("the replicas")),
         _ => Vec::new(),
     };
     let tls = sentinel.address.has_tls();
     let number = |name| reported(name).and_then(|number| number.parse::<usize>().ok());
     let report = answers.get(4).map(lossy_text).unwrap_or_default();
-    Ok(Answer {
+    Ok(SentinelAnswer {
         id: match answers.get(2) {
             Some(Value::BulkString(_)) => lossy_text(&answers[2]),
             _ => by.clone(),

@@ -8,9 +8,9 @@
 //! needs it for each grant and each renewal.
 
 mod answer;
-mod heard;
 mod poll;
 pub mod replicas;
+mod sentinels;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 
 use redis::{Value, cmd};
 
-use self::answer::About;
-pub use self::answer::Answer;
-pub use self::heard::{Answers, Sentinels};
-use self::poll::{Agreed, Poll};
+pub use self::answer::SentinelAnswer;
+use self::answer::Subject;
+use self::poll::{Majority, Poll};
+pub use self::sentinels::{Answers, Sentinels};
 use super::connection::Connection;
 use super::endpoint::{Search, Server};
 use super::error::{Cause, Error, ErrorKind};
-use super::replication::{Goal, Listed, Role};
+use super::replication::{Goal, ReplicaList, Role};
 use super::resolve::resolve;
 use super::url::{Address, Login};
 use super::{left, lock};
@@ -39,7 +39,7 @@ impl Sentinels {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let node = &self.nodes[turn % self.nodes.len()];
         let within = left(search.until).min(self.patience());
-        let answer = match self.ask(node, About::Primary, within) {
+        let answer = match self.ask(node, Subject::Primary, within) {
             Ok(answer) => answer,
             Err(error) => return left(search.until).is_zero().then_some(error),
         };
@@ -57,18 +57,18 @@ impl Sentinels {
     }
 
     /// Asks all sentinels at once for the primary, and for its replicas if `names_each`. Returns the answer of the majority.
-    fn agreed(self: &Arc<Self>, names_each: bool, within: Duration) -> Result<Agreed, Error> {
+    fn agreed(self: &Arc<Self>, names_each: bool, within: Duration) -> Result<Majority, Error> {
         let about = if names_each {
-            About::Replicas
+            Subject::Replicas
         } else {
-            About::Primary
+            Subject::Primary
         };
         let mut poll = Poll {
             names_each,
             coming: self.ask_all(about, within),
             until: Instant::now() + within,
-            known: self.sentinels(),
-            asked: self.nodes.len(),
+            expected: self.sentinels(),
+            listed: self.nodes.len(),
             answers: Vec::new(),
             silent: Vec::new(),
         };
@@ -76,7 +76,7 @@ impl Sentinels {
     }
 
     /// Connects to the server that sentinels name, if it reports itself primary.
-    fn connect(&self, agreed: Agreed, search: &Search) -> Result<Connection, Error> {
+    fn connect(&self, agreed: Majority, search: &Search) -> Result<Connection, Error> {
         let server = Arc::new(search.last.at(agreed.address.clone()));
         *lock(&self.failed) = Some(agreed.address.clone());
         let open =
@@ -99,7 +99,7 @@ impl Sentinels {
             return Err(Error::new(ErrorKind::NoPrimary, message));
         }
         *lock(&self.failed) = None;
-        connection.confirming.listed = Listed::for_a_round(Goal::Each(agreed.replicas));
+        connection.confirming.listed = ReplicaList::for_a_round(Goal::Each(agreed.replicas));
         Ok(connection)
     }
 
@@ -177,19 +177,19 @@ impl Sentinels {
         let within = self.patience().min(within / 2);
         let (is_moved, goal) = match self.agreed(connection.confirming.needs_all(), within) {
             Err(error) => (false, Goal::None(error.to_string())),
-            Ok(Agreed { address, .. }) if address != connection.server().address => {
+            Ok(Majority { address, .. }) if address != connection.server().address => {
                 let why = format!("most sentinels name {address} as the primary");
                 (true, Goal::None(why))
             }
             Ok(agreed) => (false, Goal::Each(agreed.replicas)),
         };
-        connection.confirming.listed = Listed::for_a_round(goal);
+        connection.confirming.listed = ReplicaList::for_a_round(goal);
         is_moved
     }
 
     /// Asks all sentinels for a report. Returns the name of the primary and their answers.
     pub fn roll_call(self: &Arc<Self>, within: Duration) -> (String, Answers) {
-        let coming = self.ask_all(About::Report, within);
+        let coming = self.ask_all(Subject::Report, within);
         (self.primary.clone(), coming)
     }
 }

@@ -5,13 +5,13 @@ use std::time::Instant;
 use super::super::error::{Error, ErrorKind};
 use super::super::left;
 use super::super::url::Address;
-use super::answer::Answer;
-use super::heard::Answers;
+use super::answer::SentinelAnswer;
 use super::replicas::promotable_replicas;
+use super::sentinels::Answers;
 
 /// The answer of the majority of sentinels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Agreed {
+pub(super) struct Majority {
     /// A sentinel of the majority, for messages.
     pub(super) by: String,
     pub(super) address: Address,
@@ -29,18 +29,18 @@ pub(super) struct Poll {
     /// End of the time for answers.
     pub(super) until: Instant,
     /// Number of sentinels according to their earlier answers.
-    pub(super) known: usize,
+    pub(super) expected: usize,
     /// Number of sentinels in the URL, without known duplicates.
-    pub(super) asked: usize,
+    pub(super) listed: usize,
     /// The answers, at most one of each sentinel.
-    pub(super) answers: Vec<Answer>,
+    pub(super) answers: Vec<SentinelAnswer>,
     /// The errors of sentinels that didn't answer.
     pub(super) silent: Vec<Error>,
 }
 
 impl Poll {
     /// Waits until the majority names the same primary, or the time is over.
-    pub(super) fn wait(&mut self) -> Option<Agreed> {
+    pub(super) fn wait(&mut self) -> Option<Majority> {
         loop {
             if let Some(agreed) = self.agreed() {
                 return Some(agreed);
@@ -51,13 +51,14 @@ impl Poll {
     }
 
     /// Counts the answer or the error of a sentinel.
-    pub(super) fn count(&mut self, answer: Result<Answer, Error>) {
-        let is_same =
-            |one: &Answer, other: &Answer| (&one.id, &one.address) == (&other.id, &other.address);
+    pub(super) fn count(&mut self, answer: Result<SentinelAnswer, Error>) {
+        let is_same = |one: &SentinelAnswer, other: &SentinelAnswer| {
+            (&one.id, &one.address) == (&other.id, &other.address)
+        };
         match answer {
             // If the URL names a sentinel twice, by its name and by its address, it has one vote.
             Ok(answer) if self.answers.iter().any(|other| is_same(other, &answer)) => {
-                self.asked = self.asked.saturating_sub(1);
+                self.listed = self.listed.saturating_sub(1);
             }
             Ok(answer) => self.answers.push(answer),
             Err(error) => self.silent.push(error),
@@ -65,37 +66,37 @@ impl Poll {
     }
 
     /// Returns the primary that the majority names so far.
-    fn agreed(&self) -> Option<Agreed> {
+    fn agreed(&self) -> Option<Majority> {
         let mut addresses = self.answers.iter().map(|answer| &answer.address);
         let address = addresses.find(|address| self.named(address).count() >= self.most())?;
         let lists: Vec<_> = self.named(address).map(|it| &*it.replicas).collect();
-        let mut replicas = promotable_replicas(&lists, self.known());
+        let mut replicas = promotable_replicas(&lists, self.sentinels());
         // A sentinel that is replacing the primary still lists the next one as a replica.
         replicas.retain(|replica| *replica != address.to_string());
-        Some(Agreed {
+        Some(Majority {
             by: self.named(address).next()?.by.clone(),
             address: address.clone(),
             replicas,
         })
     }
 
-    fn named<'a>(&'a self, address: &'a Address) -> impl Iterator<Item = &'a Answer> {
+    fn named<'a>(&'a self, address: &'a Address) -> impl Iterator<Item = &'a SentinelAnswer> {
         self.answers.iter().filter(move |it| it.address == *address)
     }
 
     /// Returns the number of sentinels, according to the one that knows most of them: a sentinel that was reset knows no
     /// others.
-    fn known(&self) -> usize {
+    fn sentinels(&self) -> usize {
         let most = self.answers.iter().map(|answer| answer.sentinels).max();
-        most.unwrap_or(0).max(self.known).max(self.asked)
+        most.unwrap_or(0).max(self.expected).max(self.listed)
     }
 
     /// Returns the number of sentinels of which a majority is needed.
     fn all(&self) -> usize {
         if self.names_each {
-            self.known()
+            self.sentinels()
         } else {
-            self.asked
+            self.listed
         }
     }
 
@@ -109,11 +110,11 @@ impl Poll {
         let Some(first) = self.answers.first() else {
             return self.silence();
         };
-        let is_other = |answer: &Answer| answer.address != first.address;
-        let in_words = |answer: &Answer| format!("{} says {}", answer.by, answer.address);
+        let is_other = |answer: &SentinelAnswer| answer.address != first.address;
+        let in_words = |answer: &SentinelAnswer| format!("{} says {}", answer.by, answer.address);
         let each: Vec<String> = self.answers.iter().map(in_words).collect();
         let each = each.join(", ");
-        let (listed, all, most) = (self.asked, self.all(), self.most());
+        let (listed, all, most) = (self.listed, self.all(), self.most());
         if listed < most {
             let message = format!(
                 "REDLOCK_SYNC=all needs most of the {all} sentinels to name the primary \"{name}\", but the URL names only {listed} of them; add the others to the URL"
@@ -144,14 +145,16 @@ impl Poll {
         let says_more = |error: &&Error| error.kind != ErrorKind::Unreachable;
         let error = self.silent.iter().find(says_more).or(self.silent.first());
         match error {
-            Some(error) if error.kind != ErrorKind::Unreachable || self.asked == 1 => error.clone(),
+            Some(error) if error.kind != ErrorKind::Unreachable || self.listed == 1 => {
+                error.clone()
+            }
             Some(error) => {
-                let message = format!("{error}; none of the {} sentinels answers", self.asked);
+                let message = format!("{error}; none of the {} sentinels answers", self.listed);
                 Error::new(error.kind, message)
             }
             None => Error::new(
                 ErrorKind::Unreachable,
-                format!("none of the {} sentinels answers in time", self.asked),
+                format!("none of the {} sentinels answers in time", self.listed),
             ),
         }
     }

@@ -44,8 +44,8 @@ fn down(address: &str) -> KnownReplica {
 }
 
 /// Returns the answer of a sentinel that names this port, and knows `of` sentinels, itself included.
-fn answer(number: usize, port: u16, of: usize) -> Answer {
-    Answer {
+fn answer(number: usize, port: u16, of: usize) -> SentinelAnswer {
+    SentinelAnswer {
         by: format!("s{number}:1"),
         id: format!("id-{number}"),
         address: tcp("h", port),
@@ -58,14 +58,14 @@ fn answer(number: usize, port: u16, of: usize) -> Answer {
 }
 
 /// Returns a poll of `asked` sentinels in the URL, of which these have answered, and the others fail.
-fn poll(names_each: bool, asked: usize, answers: Vec<Answer>) -> Poll {
+fn poll(names_each: bool, asked: usize, answers: Vec<SentinelAnswer>) -> Poll {
     let (_, coming) = channel();
     let mut poll = Poll {
         names_each,
         coming,
         until: Instant::now() + LONG,
-        known: 0,
-        asked,
+        expected: 0,
+        listed: asked,
         answers: Vec::new(),
         silent: Vec::new(),
     };
@@ -75,7 +75,7 @@ fn poll(names_each: bool, asked: usize, answers: Vec<Answer>) -> Poll {
     poll
 }
 
-fn answers(of: usize, ports: &[u16]) -> Vec<Answer> {
+fn answers(of: usize, ports: &[u16]) -> Vec<SentinelAnswer> {
     let each = ports.iter().enumerate();
     each.map(|(number, port)| answer(number, *port, of))
         .collect()
@@ -139,7 +139,7 @@ fn a_sentinel_that_the_url_names_twice_has_one_vote() {
     // By its name and by its address.
     let twice = |port| {
         let by_name = answer(0, port, 3);
-        let by_address = Answer {
+        let by_address = SentinelAnswer {
             by: "10.0.0.1:1".into(),
             ..by_name.clone()
         };
@@ -156,7 +156,7 @@ fn a_sentinel_that_the_url_names_twice_has_one_vote() {
 
 #[test]
 fn sentinels_that_were_cloned_with_one_id_are_one() {
-    let clone = |number| Answer {
+    let clone = |number| SentinelAnswer {
         id: "clone".into(),
         ..answer(number, 1, 1)
     };
@@ -166,7 +166,7 @@ fn sentinels_that_were_cloned_with_one_id_are_one() {
 
 #[test]
 fn a_sentinel_that_takes_the_id_of_another_one_takes_no_vote_from_it() {
-    let liar = Answer {
+    let liar = SentinelAnswer {
         id: answer(1, 1, 3).id,
         ..answer(0, 9, 3)
     };
@@ -184,22 +184,22 @@ fn a_sentinel_that_takes_the_id_of_another_one_takes_no_vote_from_it() {
 /// others, because it has restarted without its file, or was reset: now it knows only r2.
 #[test]
 fn the_list_of_a_sentinel_that_was_reset_behind_a_cut_is_not_the_list_of_the_replicas() {
-    let reset = Answer {
+    let reset = SentinelAnswer {
         replicas: vec![replica("r2:1")],
         sentinels: 1,
         ..answer(0, 1, 1)
     };
-    let whole = |number| Answer {
+    let whole = |number| SentinelAnswer {
         replicas: vec![replica("r2:1"), replica("r3:1")],
         ..answer(number, 1, 3)
     };
-    let replicas = |asked, answers: Vec<Answer>| {
+    let replicas = |asked, answers: Vec<SentinelAnswer>| {
         let agreed = poll(ALL, asked, answers).wait();
         agreed.map(|agreed| agreed.replicas)
     };
     assert_eq!(replicas(3, vec![reset.clone()]), None);
     // Even if the URL names no other sentinels, this one is no majority while it knows more.
-    let knows = Answer {
+    let knows = SentinelAnswer {
         sentinels: 3,
         ..reset.clone()
     };
@@ -212,13 +212,13 @@ fn the_list_of_a_sentinel_that_was_reset_behind_a_cut_is_not_the_list_of_the_rep
     let both = replicas(3, vec![reset.clone(), whole(1)]);
     assert_eq!(both.unwrap(), ["r2:1", "r3:1"]);
     // Two of five aren't a majority, whatever they know of each other.
-    let few = |number| Answer {
+    let few = |number| SentinelAnswer {
         sentinels: 2,
         ..whole(number)
     };
     assert_eq!(replicas(5, vec![few(0), few(1)]), None);
     // Two of the three in the URL aren't a majority, either, if a third one knows five.
-    let many = Answer {
+    let many = SentinelAnswer {
         sentinels: 5,
         ..whole(1)
     };
@@ -230,7 +230,7 @@ fn sentinels_that_forget_the_others_are_no_majority_of_those_there_were() {
     let agrees = |known| {
         let reset = [0, 1].map(|number| answer(number, 1, 1));
         let mut poll = poll(ALL, 3, reset.into());
-        poll.known = known;
+        poll.expected = known;
         poll.wait().is_some()
     };
     assert!(agrees(3));
@@ -331,7 +331,7 @@ fn a_former_primary_counts_if_no_other_replica_may_be_promoted_before_it() {
 
 #[test]
 fn a_sentinel_that_replaces_the_primary_lists_the_next_one_as_no_replica_of_itself() {
-    let leader = Answer {
+    let leader = SentinelAnswer {
         replicas: vec![replica("h:1"), replica("h:3")],
         ..answer(0, 1, 1)
     };
@@ -352,7 +352,7 @@ fn a_sentinel_that_is_quick_is_no_majority_while_others_are_outstanding() {
 
 /// The current answers of a fake sentinel.
 #[derive(Clone)]
-struct Says {
+struct FakeAnswers {
     port: u16,
     /// Number of other sentinels that it knows.
     others: usize,
@@ -365,7 +365,7 @@ struct Says {
 #[derive(Clone)]
 struct Fake {
     server: Arc<Server>,
-    says: Arc<Mutex<Says>>,
+    says: Arc<Mutex<FakeAnswers>>,
     /// Number of questions about the primary that it has received.
     asked: Arc<AtomicUsize>,
 }
@@ -427,7 +427,7 @@ fn array(words: &str) -> String {
     format!("*{}\r\n{}", words.count(), each.collect::<String>())
 }
 
-fn fake(number: usize, says: Says) -> Fake {
+fn fake(number: usize, says: FakeAnswers) -> Fake {
     let says = Arc::new(Mutex::new(says));
     let questions = Arc::new(AtomicUsize::new(0));
     let (current, count) = (Arc::clone(&says), Arc::clone(&questions));
@@ -465,7 +465,7 @@ fn fake(number: usize, says: Says) -> Fake {
 
 /// Starts three sentinels that name this port.
 fn three(port: u16) -> (Arc<Sentinels>, Vec<Fake>) {
-    let says = Says {
+    let says = FakeAnswers {
         port,
         others: 2,
         replicas: vec!["7", "8"],
@@ -791,7 +791,7 @@ fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_rep
 #[test]
 fn a_sentinel_that_is_far_away_has_as_long_as_it_has_taken() {
     let (sentinels, fakes) = three(primary());
-    slow_down(&fakes, heard::LEAST * 2);
+    slow_down(&fakes, sentinels::LEAST * 2);
     let mut connection = open(&sentinels, ALL).unwrap();
     assert!(!sentinels.has_moved(&mut connection, LONG));
     assert!(!matches!(
@@ -837,7 +837,7 @@ fn a_release_that_is_not_confirmed_in_time_fails_no_later_request() {
     let (quorum, timeout) = (Quorum::All, LONG);
     connection.confirming.replication = Some(Replication { quorum, timeout });
     let behind = Goal::Each(vec!["h:1".into()]);
-    connection.confirming.listed = Listed::for_a_round(behind);
+    connection.confirming.listed = ReplicaList::for_a_round(behind);
     assert!(!connection.is_followed(Duration::from_millis(50)));
     assert!(connection.query(&cmd("PING")).is_ok());
 }

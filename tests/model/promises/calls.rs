@@ -12,7 +12,7 @@ use super::super::fake::name_of;
 use super::super::redis::data::{Bytes, Entries, Fields};
 use super::super::redis::{Data, Moment};
 use super::super::support::lua::id;
-use super::super::view::{Hold, View, record, text};
+use super::super::view::{Hold, StatusCommand, record, text};
 use super::super::world::BOOT;
 use super::{Broken, Promise};
 use crate::protocol::answer::{acquired, checked, prolonged, renewed};
@@ -91,8 +91,8 @@ struct Step<'a> {
     /// Run or guard that makes the call.
     actor: Option<String>,
     now: i64,
-    before: View,
-    after: View,
+    before: StatusCommand,
+    after: StatusCommand,
 }
 
 impl Step<'_> {
@@ -259,7 +259,7 @@ impl Judge {
         if self.is_lost || running.peek().is_none() {
             return Ok(());
         }
-        let view = View::of(data, &self.keys, now_ms);
+        let view = StatusCommand::of(data, &self.keys, now_ms);
         for client in running {
             let hold = text(client.setup.claim.token().as_bytes());
             let is_excused = self.pasts.get(&hold).is_some_and(|past| past.is_excused);
@@ -306,7 +306,7 @@ impl Judge {
 
     /// Returns true if a lock is free for the first in the queue.
     pub fn has_room(&self, data: &Data, now_ms: i64) -> bool {
-        let view = View::of(data, &self.keys, now_ms);
+        let view = StatusCommand::of(data, &self.keys, now_ms);
         let all = view
             .held
             .keys()
@@ -570,7 +570,8 @@ impl Judge {
             }
         }
         for token in after.held.keys() {
-            let counts = |view: &View| view.hold(token).is_some_and(|hold| hold.phase != "granted");
+            let counts =
+                |view: &StatusCommand| view.hold(token).is_some_and(|hold| hold.phase != "granted");
             if let Some(past) = self.pasts.get_mut(token)
                 && counts(after)
                 && !counts(&step.before)
@@ -965,8 +966,8 @@ impl Witness for Judge {
             name,
             actor,
             now,
-            before: View::of(seen.before, &self.keys, now),
-            after: View::of(seen.after, &self.keys, now),
+            before: StatusCommand::of(seen.before, &self.keys, now),
+            after: StatusCommand::of(seen.after, &self.keys, now),
             words,
         };
         let judged = self.judge(&step);

@@ -30,7 +30,7 @@ const SENTINEL_WITHIN: Duration = Duration::from_millis(700);
 const NEARLY_FULL: u64 = 90;
 
 /// A server under examination.
-struct Server<'a> {
+struct ExaminedServer<'a> {
     locks: &'a Locks,
     /// Replicas that must confirm a grant, if that is set.
     quorum: Option<Quorum>,
@@ -67,7 +67,7 @@ pub fn examine(
     let roll_call = sentinels.map(|sentinels| sentinels.roll_call(SENTINEL_WITHIN));
     let mut client = locks.client();
     let connected = connect(locks, &mut client, until);
-    let mut server = Server {
+    let mut server = ExaminedServer {
         locks,
         quorum: settings.quorum(),
         place: match &roll_call {
@@ -89,7 +89,7 @@ pub fn examine(
     server.findings = named("connection tls sentinels", first).collect();
     server.check(
         "server role replicas cluster eviction persistence",
-        Server::by_info,
+        ExaminedServer::by_info,
     );
     server.check("latency clocks", |it| {
         trips::examine(ttl, it.until, || it.ask(&["TIME"]))
@@ -115,7 +115,7 @@ fn connect(locks: &Locks, client: &mut Client, until: Instant) -> Result<Duratio
     }
 }
 
-impl Server<'_> {
+impl ExaminedServer<'_> {
     /// Runs these checks. Without a connection, or if an error prevents them, all of them are unknown.
     fn check<const N: usize>(
         &mut self,

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::finding::{Finding, fail, moot, ok, unknown, warn};
-use super::{NO_CONNECTION, Server};
+use super::{ExaminedServer, NO_CONNECTION};
 use crate::protocol::{Error, ErrorKind, Quorum, RedisCli, Vote};
 
 /// Longest `repl-timeout` with which a replica follows again soon after a network failure, in seconds.
@@ -12,7 +12,7 @@ const REPL_TIMEOUT: u64 = 10;
 /// Fix for too few replicas.
 const START: &str = "start a replica (replicaof; on a cluster, redis-cli --cluster add-node)";
 
-impl Server<'_> {
+impl ExaminedServer<'_> {
     /// Judges whether the sentinels agree on the primary and can replace it.
     pub(super) fn sentinels(&mut self, name: &str, votes: Vec<Result<Vote, Error>>) -> Finding {
         let all = votes.len();

@@ -2,14 +2,14 @@ use super::*;
 use crate::protocol::Access;
 
 /// Returns the finding of `judge` about a server with this INFO, as `LEVEL: MESSAGE`.
-fn judged(url: &str, info: &str, judge: fn(&mut Server) -> Finding) -> String {
+fn judged(url: &str, info: &str, judge: fn(&mut ExaminedServer) -> Finding) -> String {
     let access = Access {
         url,
         timeout: Duration::from_secs(1),
         ..Access::default()
     };
     let locks = Locks::new(&access, None, 0).unwrap();
-    let mut server = Server {
+    let mut server = ExaminedServer {
         client: locks.client(),
         redis_cli: locks.server().redis_cli(),
         place: locks.server().to_string(),
@@ -48,7 +48,7 @@ fn servers_that_no_test_starts_are_judged_by_their_info() {
     for case in CASES.lines() {
         let mut parts = case.split('|');
         let mut part = || parts.next().unwrap();
-        let judge: fn(&mut Server) -> Finding = match part() {
+        let judge: fn(&mut ExaminedServer) -> Finding = match part() {
             "role" => |it| it.role(),
             "kind" => |it| it.kind(),
             "persistence" => |it| it.persistence(),

@@ -17,7 +17,7 @@ use crate::report;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The inspections of a command.
-pub struct Looks<'a> {
+pub struct Inspections<'a> {
     pub client: Client,
     pub settings: &'a Settings,
     pub names: &'a [Name],
@@ -26,7 +26,7 @@ pub struct Looks<'a> {
     outage: Option<Outage>,
 }
 
-impl<'a> Looks<'a> {
+impl<'a> Inspections<'a> {
     pub fn new(client: Client, settings: &'a Settings, names: &'a [Name], began: Moment) -> Self {
         Self {
             client,

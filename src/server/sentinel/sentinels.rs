@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use super::super::endpoint::Server;
 use super::super::url::Address;
 use super::super::{Error, in_thread, lock};
-use super::answer::{About, Answer, ask};
+use super::answer::{SentinelAnswer, Subject, ask};
 
 /// Answers that are still coming in.
-pub type Answers = Receiver<Result<Answer, Error>>;
+pub type Answers = Receiver<Result<SentinelAnswer, Error>>;
 
 /// Shortest time limit for a sentinel's answer, including the connection.
 pub(super) const LEAST: Duration = Duration::from_millis(250);
@@ -25,7 +25,7 @@ pub struct Sentinels {
     pub nodes: Vec<Arc<Server>>,
     pub primary: String,
     /// The last answer of each sentinel, by its name in the URL.
-    last: Mutex<BTreeMap<String, Last>>,
+    last: Mutex<BTreeMap<String, LastAnswer>>,
     /// Number of the sentinel to ask next.
     pub(super) turn: AtomicUsize,
     /// Address of the primary, if the last attempt to reach it failed.
@@ -33,7 +33,7 @@ pub struct Sentinels {
 }
 
 #[derive(Default)]
-struct Last {
+struct LastAnswer {
     down_after: Option<Duration>,
     /// Duration of the last answer, including the connection.
     took: Duration,
@@ -56,9 +56,9 @@ impl Sentinels {
     pub(super) fn ask(
         &self,
         node: &Arc<Server>,
-        about: About,
+        about: Subject,
         within: Duration,
-    ) -> Result<Answer, Error> {
+    ) -> Result<SentinelAnswer, Error> {
         let began = Instant::now();
         let answer = ask(node, &self.primary, about, within)?;
         let mut all = lock(&self.last);
@@ -69,7 +69,7 @@ impl Sentinels {
     }
 
     /// Asks all sentinels at once. The channel delivers answers as they come, and closes after the last one.
-    pub(super) fn ask_all(self: &Arc<Self>, about: About, within: Duration) -> Answers {
+    pub(super) fn ask_all(self: &Arc<Self>, about: Subject, within: Duration) -> Answers {
         let (answers, coming) = channel();
         for node in &self.nodes {
             let (node, all) = (Arc::clone(node), Arc::clone(self));
@@ -95,7 +95,7 @@ impl Sentinels {
         longest.unwrap_or_default().max(LEAST)
     }
 
-    fn most<T: Ord>(&self, of: impl Fn(&Last) -> Option<T>) -> Option<T> {
+    fn most<T: Ord>(&self, of: impl Fn(&LastAnswer) -> Option<T>) -> Option<T> {
         lock(&self.last).values().filter_map(of).max()
     }
 }

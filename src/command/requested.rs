@@ -3,17 +3,17 @@
 use anyhow::Result;
 
 use crate::pattern::{is_pattern, matches, natural_cmp};
-use crate::protocol::{Client, Error, Locks, Name, Which};
+use crate::protocol::{Client, Error, Locks, Name, Names};
 use crate::usage::{name, refuse_url};
 
 /// Names and patterns of locks. If both are empty, all locks are selected.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestedNames {
     pub names: Vec<Name>,
     pub patterns: Vec<String>,
 }
 
-impl Asked {
+impl RequestedNames {
     pub fn parse<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Self> {
         let (mut names, mut patterns) = (Vec::new(), Vec::new());
         for text in texts {
@@ -48,7 +48,7 @@ impl Asked {
         &self,
         client: &mut Client,
         locks: &Locks,
-        which: Which,
+        which: Names,
     ) -> Result<Vec<Name>, Error> {
         let mut names = self.names.clone();
         if self.is_all() || !self.patterns.is_empty() {
