@@ -58,10 +58,12 @@ pub fn examine(
     until: Instant,
 ) -> (String, Vec<Finding>) {
     let locks = &settings.locks;
-    let place = locks.server().to_string();
     if settings.may_lack_the_url() {
         let unknown = unknown(NO_SETTINGS);
-        return (place, named("connection", [unknown]).collect());
+        return (
+            locks.server().to_string(),
+            named("connection", [unknown]).collect(),
+        );
     }
     let sentinels = locks.deployment.sentinels();
     let roll_call = sentinels.map(|sentinels| sentinels.roll_call(SENTINEL_WITHIN));
@@ -72,7 +74,7 @@ pub fn examine(
         quorum: settings.quorum(),
         place: match &roll_call {
             Some((primary, _)) if connected.is_err() => format!("\"{primary}\""),
-            _ => place,
+            _ => locks.server().to_string(),
         },
         redis_cli: locks.server().redis_cli(),
         client,
