@@ -387,7 +387,7 @@ fn while_redis_loads_its_data_or_is_busy_with_a_script_a_run_keeps_trying_and_sa
     redis.cli(&["DEBUG", "POPULATE", "10000", "key", size]);
     assert_eq!(redis.cli(&["SAVE"]), "OK");
     redis.kill();
-    redis.start_again();
+    redis.launch_again();
     let says = ("is loading its data", "Redis is loading its data");
     assert_tries_while("LOADING", &redis, says, "CONFIG SET key-load-delay 0");
 }
