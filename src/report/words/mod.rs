@@ -10,12 +10,12 @@ use crate::duration::milliseconds;
 pub use crate::protocol::THIS_HOST_ONLY;
 use crate::protocol::{Busy, ErrorKind, Frozen, Hold, Holder, Kept, Locks, Loss, Name, Who};
 
-/// Returns the command, a note and its reason in parentheses, and the link to the job if `has_link`.
+/// Returns the command, its reason and a note in parentheses, and the link to the job if `has_link`.
 pub fn describe_job(who: &Who, note: &str, has_link: bool) -> String {
     let reason = who.reason.as_deref().unwrap_or_default();
     let [note, reason] = [note, reason].map(|note| enclosed("(", &safe(note), ")"));
     let link = who.url.as_deref().filter(|_| has_link).unwrap_or_default();
-    let mut parts = vec![safe(&command_line(&who.command)), note, reason, safe(link)];
+    let mut parts = vec![safe(&command_line(&who.command)), reason, note, safe(link)];
     parts.retain(|part| !part.is_empty());
     parts.join("  ")
 }
@@ -207,11 +207,12 @@ fn keeping(busy: &Busy, old: Duration, running: &str) -> String {
     let now_ms = busy.now_ms.saturating_add(milliseconds(old));
     let whom = holder_and_others(busy.holder.as_ref(), busy.holders);
     if let Some(frozen) = &busy.frozen {
-        let (left, by) = (left_of_freeze(frozen, now_ms), client_in_words(&frozen.who));
+        let (left, by) = (left_of_freeze(frozen, now_ms), client_name(&frozen.who));
+        let by = quoted(&by);
         let holder = if busy.holders == 0 { "" } else { &whom };
         let holder = enclosed(", still held by ", holder, "");
         let reason = reason_of(&frozen.who);
-        return escaped(&format!("frozen ({left}) by {by}{holder}{reason}")).into_owned();
+        return escaped(&format!("frozen by {by}{reason} ({left}){holder}")).into_owned();
     }
     let left = busy.left.map(|left| left.saturating_sub(old));
     let left = left.map(format_duration);

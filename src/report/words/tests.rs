@@ -186,12 +186,12 @@ fn a_waiter_behind_a_freeze_sees_how_long_it_lasts_at_any_width() {
         };
         waiting_line(&deploy(), &busy, Duration::from_secs(1), &outlook)
     };
-    let all = "waiting for \"deploy\", frozen (16m35s left) by root@ops-1 (pid 4121): switching to green; 2nd in line";
+    let all = "waiting for \"deploy\", frozen by root@ops-1: switching to green (16m35s left); 2nd in line";
     assert_eq!(line(columns(PREFIX) + columns(all)), all);
-    let short = "waiting for \"deploy\", frozen (16m35s left) by root@ops-1…; 2nd in line";
+    let short = "waiting for \"deploy\", frozen by root@ops-1: switching to…; 2nd in line";
     assert_eq!(line(79), short);
-    let shorter = "waiting for \"deploy\", frozen (16m35s lef…; 2nd in line";
+    let shorter = "waiting for \"deploy\", frozen by root@ops…; 2nd in line";
     assert_eq!(line(63), shorter);
-    let refusal = "lock \"deploy\" is frozen (16m36s left) by root@ops-1 (pid 4121): switching to green; `redlock thaw deploy` undoes it";
+    let refusal = "lock \"deploy\" is frozen by root@ops-1: switching to green (16m36s left); `redlock thaw deploy` undoes it";
     assert_eq!(busy_line(&deploy(), "", &busy), refusal);
 }
