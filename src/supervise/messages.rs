@@ -53,7 +53,9 @@ impl<'a> Messages<'a> {
             LockNews::Held { .. } => {}
             LockNews::Failed(error) => {
                 verbosity.verbose(format_args!("renewal failed: {error}"));
-                if !stood_still {
+                // A failure doesn't hide the loss of a lock, or another client's request to end this run.
+                let is_decided = !matches!(self.trouble, None | Some(LockNews::Failed(_)));
+                if !stood_still && !is_decided {
                     self.trouble = Some(news.clone());
                 }
             }

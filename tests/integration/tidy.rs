@@ -310,9 +310,9 @@ const BUDGET: [(&str, usize); 11] = [
     ("config", 519),
     ("decide", 1568),
     ("protocol", 2589),
-    ("server", 4521),
-    ("report", 778),
-    ("supervise", 2609),
+    ("server", 4522),
+    ("report", 779),
+    ("supervise", 2610),
     ("sys", 837),
     ("usage", 141),
 ];

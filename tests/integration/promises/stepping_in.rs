@@ -337,6 +337,18 @@ fn a_suspended_waiter_whose_grant_was_forced_away_or_stopped_gives_up_when_it_go
 }
 
 #[test]
+fn a_run_that_was_asked_to_stop_says_so_at_its_kill_even_if_redis_has_failed_meanwhile() {
+    let mut redis = Redis::start();
+    let script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut run = Running::ready(&mut redis.run("-v --kill-after 3s --ttl 9s a", script));
+    answers(&redis, "stop -n -m hung a", 0, "to stop");
+    run.expect_line("asked");
+    redis.kill();
+    let end = run.finish_saying(79, "asked this run to stop: hung; killing the command");
+    end.assert_says("renewal failed");
+}
+
+#[test]
 fn stop_announces_the_kill_only_of_a_run_that_has_seen_the_request() {
     let redis = Redis::start();
     let script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done";
