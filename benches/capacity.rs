@@ -1,9 +1,9 @@
 //! Measures the capacity of one Redis: the scripts' cost, the memory of a name, and the time to list many.
 //!
-//! `make bench` runs it with the release binary in `REDLOCK_BIN`. To renew, the load generator sends the same bytes as a run:
+//! `make bench` runs it with the release binary in `REDLOCK_BIN`, and a Redis of its own. To renew, the load generator sends the same bytes as a run:
 //! in one write, the script and the request for a notification of the next change.
 
-// Counts here are small.
+// Counts here are far below 2^52.
 #![allow(clippy::cast_precision_loss)]
 
 mod common;
@@ -22,13 +22,13 @@ use crate::common::{
 };
 
 const LOCKS: usize = 100_000;
-/// Locks that each figure of a round covers.
+/// Locks in one measurement, or half of them if two ways take turns.
 const PART: usize = 20_000;
 /// Requests under way at a time on one connection.
 const BATCH: usize = 500;
 /// Connections if each run has its own, with one request under way on each.
 const CONNECTIONS: usize = 300;
-/// Length of a lease and the time between two renewals, in seconds.
+/// Length of a run's lease and the time between two renewals, in seconds, for the table of capacities.
 const TTL: f64 = 30.0;
 const RENEWED_EVERY: f64 = TTL / 3.0;
 
@@ -36,13 +36,14 @@ const WHO: &str = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"com
 
 /// The arguments of the scripts, after the token. All leases outlast the benchmark.
 const ACQUIRE: [&str; 11] = ["600000", "1", WHO, "", "", "0", "", "0", "0", "", ""];
+/// TTL of each lease, in ms, as in `ACQUIRE`.
 const LASTING: &str = "600000";
 /// Time after which the server forgets a holder, in ms.
 const REMEMBERED: &str = "2592600000";
 const RELEASE: [&str; 3] = ["0", "status:0", "0"];
 
-/// Arguments of a run that gave up because another run held the lock. Clients leave out all fields of both that matter only
-/// while a lock is held.
+/// Arguments of a run that gave up because another run held the lock. Clients leave out the fields of both runs that matter
+/// only while a lock is held.
 const SKIP: [&str; 4] = [
     "busy",
     "0",
@@ -99,7 +100,7 @@ fn main() -> Result<()> {
     table(&[
         "",
         "bytes of its keys",
-        "bytes of the server's memory, of 100,000 names",
+        "bytes of the server's memory, per name of 100,000",
     ])?;
     let weights = [
         ("while its lock is held", whole(one_held), each(held)),
@@ -137,7 +138,7 @@ struct Server<'a> {
 /// Title of a listing, and its duration in ms; `None` if redlock refused it.
 type Listing = (String, Option<f64>);
 
-/// Acquires all locks. Returns the server's time for each, in µs, and the listings in between.
+/// Acquires all locks. Returns the server's time per lock in each part, in µs, and the listings in between.
 fn acquire_all(server: &mut Server) -> Result<(Vec<f64>, Vec<Listing>)> {
     let acquire = server.load(script!("acquire"))?;
     let mut listings = Vec::new();
@@ -158,7 +159,7 @@ fn acquire_all(server: &mut Server) -> Result<(Vec<f64>, Vec<Listing>)> {
     Ok((times.collect::<Result<_>>()?, listings))
 }
 
-/// Renews all leases, half of them on one connection and half on many. Returns the server's time for each, in µs.
+/// Renews all leases, half of them on one connection and half on many. Returns the server's time per lock in each part, in µs.
 fn renew_all(server: &mut Server) -> Result<(Vec<f64>, Vec<f64>)> {
     let prolong = server.load(script!("prolong"))?;
     // Each lock is renewed on one connection only, because the server would notify any other connection that tracks its key.
@@ -180,7 +181,7 @@ fn renew_all(server: &mut Server) -> Result<(Vec<f64>, Vec<f64>)> {
     Ok((pipelined, connected))
 }
 
-/// Releases all locks. Returns the server's time for each, in µs.
+/// Releases all locks. Returns the server's time per lock in each part, in µs.
 fn release_all(server: &mut Server) -> Result<Vec<f64>> {
     let release = server.load(script!("free"))?;
     let parts = (0..LOCKS).step_by(PART);
@@ -189,7 +190,7 @@ fn release_all(server: &mut Server) -> Result<Vec<f64>> {
     Ok(times[1..].to_vec())
 }
 
-/// Acquires all locks again that were used earlier today. Returns the server's time for each, in µs.
+/// Acquires all locks again that were used earlier today. Returns the server's time per lock in each part, in µs.
 fn take_all(server: &mut Server) -> Result<Vec<f64>> {
     let take = server.load(script!("take"))?;
     let parts = (0..LOCKS).step_by(PART);
@@ -376,7 +377,7 @@ fn read_renewal(stream: &mut TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// Returns the memory of a name with the longest history, and with as many skipped runs in addition, in bytes.
+/// Returns the memory of a name with the longest history, and with the longest list of skipped runs in addition, in bytes.
 fn full_history(server: &mut Server) -> Result<(f64, f64)> {
     let mut hash = |script| -> Result<_> { Ok(server.load(script)?.get_hash().to_owned()) };
     let (acquire, release) = (hash(script!("acquire"))?, hash(script!("release"))?);

@@ -1,6 +1,7 @@
 //! Signals to redlock as events for the main loop, each of them once.
 //!
-//! redlock blocks the signals and reads them from a descriptor, so there is no handler and no thread. A signal that was
+//! redlock blocks the signals and reads them from a descriptor, so there is no handler and no thread, except
+//! handlers of the first process of a system while it releases. A signal that was
 //! ignored at the start of redlock (`nohup`) stays ignored, for redlock and its child. ctrlc neither reports which signal came
 //! nor leaves ignored ones alone, so only commands without a child use it.
 
@@ -32,7 +33,7 @@ pub struct Signals {
     continued: Cell<bool>,
     /// True if a signal has asked redlock to end.
     asked_to_end: Cell<bool>,
-    /// No signal ends a keeper's release of its locks.
+    /// True in a keeper, whose release of its locks no signal ends.
     is_keeper: Cell<bool>,
     /// Deadline for the end of redlock, set by the first call of [`Self::left_to_end`] after such a signal.
     ends_by: Cell<Option<Moment>>,
@@ -46,7 +47,7 @@ impl Signals {
         let sigchld_ignored = sys::is_ignored(SIGCHLD);
         // The parent may have left SIGCHLD ignored. Then the kernel would discard the child's status.
         sys::set_default(SIGCHLD);
-        let signals = [passed_on(), vec![SIGCHLD]].concat();
+        let signals = [forwarded(), vec![SIGCHLD]].concat();
         let taken = signal_set(&signals);
         taken.thread_block()?;
         Ok(Self {
@@ -75,7 +76,7 @@ impl Signals {
                 _ => false,
             };
             if !is_skipped {
-                if is_passed_up(received.signal) {
+                if asks_to_end(received.signal) {
                     self.asked_to_end.set(!self.is_keeper.get());
                 }
                 return Ok(Some(received));
@@ -100,7 +101,7 @@ impl Signals {
         self.is_keeper.set(true);
     }
 
-    /// Returns the next signal that ends a waiting redlock without a COMMAND. SIGTSTP only stops redlock for a while.
+    /// Returns the next signal that ends a redlock whose COMMAND hasn't started. SIGTSTP only stops redlock for a while.
     pub fn next_ending(&self) -> io::Result<Option<i32>> {
         while let Some(received) = self.next()? {
             if ends_waiting(received.signal) && !self.is_keeper.get() {
@@ -126,8 +127,8 @@ impl Signals {
         Ok(self.continued.get())
     }
 
-    /// Lets a signal that asks redlock to end do so at once, by its default action. No work is left that is worth a
-    /// wait. Discards signals that came before.
+    /// Lets a signal that asks redlock to end do so at once, for a slow release after COMMAND has ended: the lock then
+    /// expires by itself. Discards signals that came before.
     pub fn let_through(&self) -> io::Result<()> {
         if self.is_keeper.get() {
             return Ok(());
@@ -167,13 +168,13 @@ pub fn on_interrupt(notify: impl Fn() + Send + 'static) -> Result<(), ctrlc::Err
 }
 
 /// Returns the signals that redlock forwards to the child.
-pub fn passed_on() -> Vec<i32> {
+pub fn forwarded() -> Vec<i32> {
     let all = 1..=sys::LAST_SIGNAL;
-    all.filter(|&signal| is_passed_on(signal)).collect()
+    all.filter(|&signal| is_forwarded(signal)).collect()
 }
 
 /// Returns true if redlock collects a signal and forwards it to the child.
-fn is_passed_on(signal: i32) -> bool {
+fn is_forwarded(signal: i32) -> bool {
     !matches!(
         signal,
         // Signals that can't be caught, and the one about children.
@@ -195,9 +196,9 @@ pub fn ends_waiting(signal: i32) -> bool {
     )
 }
 
-/// Returns true if redlock ends by this signal after the work has ended by it. A shell that waits for redlock expects
+/// Returns true if a signal asks redlock to end. redlock then ends by the same signal as the work. A shell that waits for redlock expects
 /// that: a script must end at Ctrl-C instead of continuing with its next line.
-pub fn is_passed_up(signal: i32) -> bool {
+pub fn asks_to_end(signal: i32) -> bool {
     ENDING_SIGNALS.contains(&signal)
 }
 

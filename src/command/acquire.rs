@@ -20,7 +20,7 @@ use crate::decide::lease::try_timeout;
 use crate::decide::session::Policy;
 use crate::duration::milliseconds;
 use crate::job::identity::own_job;
-use crate::job::{self, Acquisition, Requester, expect_no, mode_after};
+use crate::job::{self, Acquisition, Requester, fail_on, mode_after};
 use crate::protocol::{Claim, HoldOutcome, ReleaseMode, Who};
 use crate::report::{mask_in_github, print};
 use crate::shell::literal;
@@ -206,7 +206,7 @@ fn wait_for_reader(requester: Requester<'_>, signals: &Signals, holds: &HeldLock
         let mut fds = vec![poll::writable(stdout.as_fd())];
         fds.extend(others.map(poll::readable));
         poll::wait(&mut fds, left).context("can't wait for standard output")?;
-        expect_no(signals.next_ending()?)?;
+        fail_on(signals.next_ending()?)?;
         if poll::was_ready(&fds[0]) {
             return Ok(());
         }

@@ -15,7 +15,7 @@ use crate::decide::lease::{Lease, Terms};
 use crate::decide::session::Policy;
 use crate::file;
 use crate::job::identity::{own_identity, shortened};
-use crate::job::{self, expect_no};
+use crate::job::{self, fail_on};
 use crate::protocol::{Admission, Claim, Client, Guard, KILL_AFTER, LeaseState, Name, Who};
 use crate::reason::reason;
 use crate::report;
@@ -47,12 +47,12 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     let mut sources = EventSources::new(on_terminal)?;
     let mut holds = HeldLocks::none(settings.locks.client());
     let _unread = stderr::ImmediateMessages::new();
-    expect_no(job::open(&mut holds.client, &sources.signals)?)?;
+    fail_on(job::open(&mut holds.client, &sources.signals)?)?;
     let names: Vec<Name> = wanted.iter().map(|hold| hold.name.clone()).collect();
     let admitted = admit_all(&wanted, &who, kill_after, settings, &mut holds);
     // A signal ends the guard, even if it has just been admitted.
     let signal = sources.signals.next_ending().map_err(Into::into);
-    let admitted = signal.and_then(expect_no).and(admitted);
+    let admitted = signal.and_then(fail_on).and(admitted);
     let exit = admitted.and_then(|has_slots| {
         work.environment = holds.environment(&names, &around, &who, has_slots);
         let terms = SupervisionTerms {

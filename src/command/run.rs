@@ -19,9 +19,7 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::ttl_for_failover;
 use crate::decide::session::Policy;
 use crate::job::identity::own_job;
-use crate::job::{
-    self, Acquisition, Requester, expect_no, mode_after, random_fraction, sleep_until,
-};
+use crate::job::{self, Acquisition, Requester, fail_on, mode_after, random_fraction, sleep_until};
 use crate::protocol::{self, ReleaseMode, Who};
 use crate::reason::reason;
 use crate::report::{self, quote};
@@ -256,7 +254,7 @@ impl PendingRun<'_> {
         let early = early.transpose()?;
         if let Some(sources) = &early {
             let pause = settings.jitter.mul_f64(random_fraction());
-            expect_no(sleep_until(now() + pause, &sources.signals)?)?;
+            fail_on(sleep_until(now() + pause, &sources.signals)?)?;
         }
         let started = now();
         let opened = match &early {

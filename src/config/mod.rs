@@ -75,7 +75,7 @@ impl Settings {
         // A password from a configuration file is only for the server in that file.
         let goes_elsewhere = is_weaker && password.is_some_and(sources::Setting::is_in_file);
         // A refused file may have named another server than the default one.
-        let is_guess = !sources.refused.is_empty() && origin == UrlOrigin::Default;
+        let is_guess = !sources.refused.is_empty() && origin == UrlOrigin::Unset;
         let password = password.filter(|_| !goes_elsewhere && !is_guess);
         let password = password.map(|setting| Path::new(&setting.value));
         let tls = TlsFiles {
@@ -184,9 +184,9 @@ fn url<'a>(
     sources: &'a Sources,
 ) -> Result<(&'a str, UrlOrigin, usize), Error> {
     match (&options.url, sources.get("URL"), &sources.unreadable) {
-        (Some(url), _, _) => Ok((url, UrlOrigin::Option, 0)),
+        (Some(url), _, _) => Ok((url, UrlOrigin::Flag, 0)),
         (_, Some(setting), _) => Ok((&setting.value, setting.origin.clone(), setting.rank)),
-        (_, _, None) => Ok((URL, UrlOrigin::Default, usize::MAX)),
+        (_, _, None) => Ok((URL, UrlOrigin::Unset, usize::MAX)),
         (_, _, Some(path)) => Err(bad(format!(
             "can't read {}, which may set the Redis URL: make it readable for this user, or give --url or REDLOCK_URL",
             path.display()

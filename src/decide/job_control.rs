@@ -38,7 +38,7 @@ impl JobControl {
     }
 
     /// Records that a signal was passed on to COMMAND.
-    pub fn passed_on(&mut self, signal: i32) {
+    pub fn forwarded(&mut self, signal: i32) {
         match signal {
             SIGTSTP => self.stop_passed_on = true,
             SIGCONT => self.stop_passed_on = false,
@@ -98,10 +98,10 @@ mod tests {
         let mut job = JobControl::new(false);
         let not_asked = || -> Option<StoppedBy> { panic!("it costs a system call") };
         job.look(not_asked, START);
-        job.passed_on(SIGTSTP);
+        job.forwarded(SIGTSTP);
         job.look(|| JOB, START);
         assert_eq!(job.due(), Some(START + STOPPED_FOR));
-        job.passed_on(SIGCONT);
+        job.forwarded(SIGCONT);
         job.look(not_asked, START);
         assert_eq!(job.due(), None);
     }
@@ -112,7 +112,7 @@ mod tests {
         job.look(|| Some(StoppedBy::Other), START);
         assert_eq!(job.due(), None);
         // Some programs answer that signal with SIGSTOP.
-        job.passed_on(SIGTSTP);
+        job.forwarded(SIGTSTP);
         job.look(|| Some(StoppedBy::Other), START);
         assert_eq!(job.due(), Some(START + STOPPED_FOR));
     }

@@ -12,7 +12,7 @@ use crate::clock::Moment;
 use crate::decide::exit::Exit;
 use crate::decide::lease::Lease;
 use crate::decide::renewals::{LockNews, Renewals};
-use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH, is_passed_up};
+use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH, asks_to_end};
 use crate::sys::{Reach, ReceivedSignal};
 
 /// Options and circumstances of a run.
@@ -428,7 +428,7 @@ impl Session {
             Reach::Group => Some(Action::ForwardOutside(signal)),
             Reach::Unknown => Some(Action::Forward(signal)),
         };
-        if is_passed_up(signal) {
+        if asks_to_end(signal) {
             // A hang-up may be a routine request to reload a configuration.
             let is_repeated = |&(of, at): &(i32, Moment)| {
                 of == signal && signal != SIGHUP && now.since(at) < SAME_REQUEST

@@ -19,13 +19,13 @@ const GUARDS_LOOKED_FOR: Duration = Duration::from_secs(1);
 /// server that is silent for longer reads the requests later.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Factor by which a distant server's round trip extends that time: enough for three
-/// round trips on the existing connection, which may be broken, and then for connecting
-/// again and an answer. Even the limit is much shorter than a service manager's patience.
+/// Time for all releases at a distant server, in round trips: enough for three of them on
+/// the existing connection, which may be broken, and then for connecting again and an answer.
 const FAR: u32 = 6;
+/// Longest such time, much shorter than a service manager's patience.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(3);
 
-/// Least time for a release after that: enough to send the request to a server that isn't distant.
+/// Least time for a release when that time is used up: enough to send the request to a server that isn't distant.
 pub const TO_SEND: Duration = Duration::from_millis(50);
 
 /// Result of a release, and whether a failover can't undo it.
@@ -41,7 +41,7 @@ pub fn mode_after(exit: Exit, keep_for: Duration) -> ReleaseMode {
         Exit::Cancelled => HoldOutcome::Cancelled,
         other => HoldOutcome::Status(other.code()),
     };
-    // A cancelled run has a newer one waiting, and the other exits mean that COMMAND never started.
+    // Whoever cancels a run wants the lock to be free. After the other two, COMMAND never started.
     let is_kept = !matches!(exit, Exit::Cancelled | Exit::NotFound | Exit::CannotExecute);
     ReleaseMode::Finished {
         outcome,
@@ -135,8 +135,8 @@ impl Acquisition<'_> {
         released
     }
 
-    /// Waits until the guards of a lock have ended, or may not live any longer: at `over_by`,
-    /// until the server names another time. Returns false if a signal interrupted the wait.
+    /// Waits until the guards of a lock have ended, at most until `over_by`, when the last of them
+    /// must be dead. Each answer of the server may move that time. Returns false if a signal interrupted the wait.
     fn await_guards(
         &self,
         mode: &ReleaseMode,
@@ -154,7 +154,7 @@ impl Acquisition<'_> {
             }
             let sent = now();
             // A signal must not wait for this answer for long.
-            client.limit_to(longest_farewell(&self.settings.locks));
+            client.limit_to(farewell_time(&self.settings.locks));
             match claim.release(client, mode, || {}) {
                 Ok(released) => match left_to_guards(&released) {
                     Some(left) => over_by = sent + left,
@@ -197,11 +197,11 @@ fn left_to_guards(released: &Released) -> Option<Duration> {
 
 /// Returns the rest of the time for all releases, if a signal has arrived.
 pub fn left_to_end(locks: &Locks, signals: &Signals) -> Option<Duration> {
-    let left = signals.left_to_end(longest_farewell(locks))?;
+    let left = signals.left_to_end(farewell_time(locks))?;
     Some(left.max(TO_SEND))
 }
 
 /// Returns the time for all releases, or for an answer for which a signal must wait.
-pub(super) fn longest_farewell(locks: &Locks) -> Duration {
+pub(super) fn farewell_time(locks: &Locks) -> Duration {
     (locks.server().round_trip() * FAR).clamp(FAREWELL, LONGEST_FAREWELL)
 }

@@ -1,9 +1,9 @@
-//! Parts of a run that `run`, `acquire` and `guard` share: acquiring locks, from the names on the command line to holding
-//! them all, and releasing them.
+//! Parts of a run that several commands share. `run` and `acquire` acquire locks here, from the names on the command line to
+//! holding them all, and release them. This module connects to Redis, and starts a thread while a waiter reconnects.
 //!
 //! `attempt` waits for a single lock, as [`crate::decide::wait`] decides. `deadlock` publishes that wait for other runs,
-//! and `farewell` releases everything. `identity` describes this process to others, whose arguments `privacy` masks;
-//! `surrounding` finds the locks of the job that this process belongs to.
+//! and `farewell` releases everything. `identity` describes this process to others, and `privacy` masks its
+//! arguments. `surrounding` finds the locks of the job that this process belongs to.
 
 mod attempt;
 mod background;
@@ -33,7 +33,7 @@ use crate::protocol::{
     Claim, Client, Error, ErrorKind, KILL_AFTER, LeaseState, Limit, Lock, Name, QueueOptions,
     Reentry, Request, Supersede, Who,
 };
-use crate::signal::{Signals, is_passed_up};
+use crate::signal::{Signals, asks_to_end};
 use crate::supervise::environment::{self, Environment, JobHold};
 use crate::supervise::hook::News;
 use crate::supervise::process::ProcessFd;
@@ -41,7 +41,7 @@ use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::poll;
 use crate::usage::refuse;
 
-/// Number of inherited locks from which redlock checks whether they are still held.
+/// With at least this many inherited locks, redlock checks which of them are still held.
 const MANY_INHERITED: usize = 32;
 
 /// An acquisition of locks, with all that is known at its start.
@@ -55,7 +55,7 @@ pub struct Acquisition<'a> {
     pub terms: Terms,
     /// The work may start on a grant that isn't confirmed yet.
     pub starts_on_grant: bool,
-    /// Time that a reachable server may be silent before the work
+    /// Time for which a server that has answered may then be unreachable, before the work
     /// starts without the lock; `None` if the work never does.
     pub silence: Option<Duration>,
     /// Locks that outer runs hold.
@@ -170,8 +170,8 @@ impl<'a> Acquisition<'a> {
         })
     }
 
-    /// Returns true if the user has set a time to wait. The wait also covers a
-    /// server that isn't up yet, unless the job would then run without a lock.
+    /// Returns true if the wait also covers a server that isn't up yet: the user has
+    /// set a time to wait, and the job never runs without the lock.
     fn awaits_server(&self) -> bool {
         let wait = self.wait_options.wait;
         wait.is_some_and(|wait| !wait.is_zero()) && self.silence.is_none()
@@ -195,7 +195,8 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Acquires the locks one after the other, in an order that is the same for all
-    /// jobs. `started` is the start of the wait, which includes the connection.
+    /// jobs. `started` is the start of the wait, which includes the connection. `opened` is the
+    /// result of [`open`].
     ///
     /// # Errors
     /// A [`Refusal`] if this run doesn't get all locks; its
@@ -209,7 +210,7 @@ impl<'a> Acquisition<'a> {
         signals: &Signals,
         timer: &mut Timer,
     ) -> Result<()> {
-        expect_no(opened.or_else(|error| self.first_failure(error).map(|()| None))?)?;
+        fail_on(opened.or_else(|error| self.first_failure(error).map(|()| None))?)?;
         let mut sorted: Vec<&Name> = self.names.iter().collect();
         sorted.sort();
         for name in sorted {
@@ -219,7 +220,7 @@ impl<'a> Acquisition<'a> {
                 Attempt::new(self, claim, holds, started, requester, signals, timer).run()?;
             }
         }
-        expect_no(signals.next_ending()?)
+        fail_on(signals.next_ending()?)
     }
 
     /// Forgets inherited locks that were released, once there are many. A shell that acquires and
@@ -291,10 +292,10 @@ impl<'a> Acquisition<'a> {
 }
 
 /// Fails if there is a signal, with the exit for a process that hasn't started its work.
-pub fn expect_no(signal: Option<i32>) -> Result<()> {
+pub fn fail_on(signal: Option<i32>) -> Result<()> {
     match signal {
         None => Ok(()),
-        Some(signal) if is_passed_up(signal) => refuse(Exit::Interrupted(signal), String::new()),
+        Some(signal) if asks_to_end(signal) => refuse(Exit::Interrupted(signal), String::new()),
         Some(signal) => refuse(Exit::Signal(signal), String::new()),
     }
 }

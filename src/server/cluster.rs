@@ -2,7 +2,8 @@
 //!
 //! A node that doesn't serve the slot answers any question about one of its keys with the address of the node that does
 //! (`MOVED`). So redlock uses a connection only after such a question was answered over it. redlock asks one node after the
-//! other, and follows each redirection: first the last used node, then those of the URL, and those that a node has named since.
+//! other, and follows each redirection: first the last used node, then those of the URL, and those that a node has named since. After each failed search the order
+//! begins one node later.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -114,7 +115,7 @@ impl Connection {
     /// comes in before the answer to the next question.
     pub(super) fn ask_nodes(&mut self, within: Duration) -> Result<(), Error> {
         let is_fresh = |at: Instant| at.elapsed() < NODES_LAST;
-        // A new replica changes the set of all that can follow the primary, so an old list isn't enough.
+        // A new replica changes the set of all that can be promoted, so an old list isn't enough.
         let needs_all = self.confirming.needs_all();
         if !needs_all && self.asked_nodes.is_some_and(is_fresh) {
             return Ok(());
@@ -161,9 +162,9 @@ impl Connection {
     }
 }
 
-/// Returns the error, which leads to a better address if the list of the nodes has one:
+/// Replaces the address in a redirection by a better one from the list of the nodes, in two cases:
 ///
-/// - A node that names itself for keys that it doesn't have means another host with the same port, which it doesn't name
+/// - A node redirects to its own address, because it hides the host of the other node, whose port is the same
 ///   (`cluster-preferred-endpoint-type unknown-endpoint`).
 /// - Over TLS, the certificate of a node that is named by its IP address usually has only its host name.
 fn with_host(error: Error, server: &Arc<Server>, until: Instant) -> Error {
@@ -224,7 +225,7 @@ impl SlotSearch<'_> {
             return Err(Error::new(ErrorKind::Config, message));
         }
         if let [_, role, nodes] = answers.as_slice() {
-            // Just after a failover the nodes don't know yet which replicas follow the new primary.
+            // Just after a failover the nodes don't know yet which replicas the new primary has.
             let connected = Role::parse(role).unwrap_or_default().addresses();
             connection.note_nodes(nodes, connected);
         }
@@ -249,7 +250,8 @@ impl SlotSearch<'_> {
         }
     }
 
-    /// Returns the error with an explanation if another node named this one (`by`), or if it comes from a list of nodes.
+    /// Returns the error of a node, as one that may pass if only the address may be wrong that other nodes gave. Explains the
+    /// address if a redirection (`by`) gave a new one.
     fn explained(&self, error: Error, server: &Server, by: Option<&Address>) -> Error {
         let is_new = !self.usable.contains(&server.address);
         let is_silent = error.kind == ErrorKind::Unreachable;

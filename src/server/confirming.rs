@@ -80,7 +80,7 @@ impl Confirming {
 
     /// Adds requests for the replicas' confirmation of the last write, and for their offsets.
     pub(super) fn ask(&mut self, wire: &mut Wire, goal: &Goal, timeout: Duration, until: Instant) {
-        if let Goal::None(_) = goal {
+        if let Goal::Unreachable(_) = goal {
             return;
         }
         // Some of the time is needed for explaining a failure.
@@ -111,7 +111,7 @@ impl Confirming {
         let answer = wire.answered(sent.number, Some(sent.call.script), value);
         match sent.goal.filter(|_| is_ours) {
             None => Ok(Some(answer)),
-            Some(Goal::None(why)) => {
+            Some(Goal::Unreachable(why)) => {
                 let message = format!("replicas didn't confirm the lock at {}: {why}", wire.server);
                 Err(Error::new(ErrorKind::NotReplicated, message))
             }

@@ -1,7 +1,7 @@
 //! The servers behind one URL.
 //!
-//! Each connection begins here: redlock lists candidates, connects to one of them, and has it confirm that it has the locks.
-//! redlock remembers that server for messages and as the next candidate, and checks it again with each connection.
+//! Each connection begins here. With sentinels or a cluster, redlock lists candidates, connects to one of them, and has it
+//! confirm that it has the locks. redlock remembers that server for messages and as the next candidate, and checks it again with each connection.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -118,7 +118,7 @@ impl Deployment {
         self.replication.get().copied()
     }
 
-    /// Returns true if all replicas that could follow the primary must confirm.
+    /// Returns true if all replicas that could be promoted must confirm.
     pub fn needs_all_replicas(&self) -> bool {
         let replication = self.replication();
         replication.is_some_and(|replication| replication.quorum == Quorum::All)
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_does_not_say_whether_it_is_one_has_no_longer_than_the_call_that_is_made_for() {
+    fn a_node_that_answers_only_its_first_question_fails_within_the_time_of_the_call() {
         use std::io::{Read, Write};
 
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

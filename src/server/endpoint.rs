@@ -471,15 +471,15 @@ impl Server {
 
     /// Returns true if no URL is set, so that this is the default server.
     pub fn is_default(&self) -> bool {
-        self.origin == UrlOrigin::Default
+        self.origin == UrlOrigin::Unset
     }
 
     /// Returns the origin of the URL, as a sentence, if the URL may be wrong and doesn't come from `--url`.
     pub fn url_origin(&self) -> Option<String> {
         match &self.origin {
             _ if self.was_reached() || self.part == Part::Primary => None,
-            UrlOrigin::Option => None,
-            UrlOrigin::Default => Some(format!(
+            UrlOrigin::Flag => None,
+            UrlOrigin::Unset => Some(format!(
                 "no --url or REDLOCK_URL was given, so the default {self} was tried"
             )),
             origin => Some(format!("the URL is from {origin}")),

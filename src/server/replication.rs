@@ -1,5 +1,5 @@
 //! Replicas that must confirm a grant or a renewal before it is valid. A primary that fails loses the writes that it hasn't
-//! sent to a replica, and the replica that follows it doesn't know them.
+//! sent to a replica, and the replica that is promoted doesn't know them. Pure.
 //!
 //! `WAIT` returns the number of replicas that have the write, but not their names. If the names matter, `ROLE` before and after
 //! `WAIT` gives the primary's offset and each replica's.
@@ -15,7 +15,7 @@ use crate::duration;
 /// The replicas that must confirm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quorum {
-    /// All that could follow the primary, and at least one.
+    /// All that could be promoted, and at least one.
     All,
     /// This many of any replicas.
     AtLeast(u32),
@@ -29,10 +29,10 @@ pub struct Replication {
 }
 
 /// Lifetime of a list that redlock requests for each grant and each renewal: enough for connecting and the calls that follow. A
-/// replica that is added later could follow the primary without the writes that were confirmed by that list.
+/// replica that is added later could be promoted without the writes that were confirmed by that list.
 const ROUND: Duration = Duration::from_secs(5);
 
-/// The replicas that could follow the primary of a connection, as they were listed last.
+/// The replicas that could be promoted instead of a connection's primary, as they were listed last.
 #[derive(Debug)]
 pub struct ReplicaList {
     /// Goal of the last list, however old the list is.
@@ -49,11 +49,11 @@ impl Default for ReplicaList {
 }
 
 impl ReplicaList {
-    /// Lists the replicas of a shard that are up. `shard` is the number of its nodes, up or down.
+    /// Returns the list of a shard's replicas that are up. `shard` is the number of its nodes, up or down.
     pub fn in_shard(replicas: Vec<String>, shard: usize) -> Self {
         // If a shard is split into two parts with a primary each, at most one part has more than half of the nodes.
         let last = if !replicas.is_empty() && replicas.len() < shard / 2 {
-            Goal::None(format!(
+            Goal::Unreachable(format!(
                 "only {} of the {shard} nodes that could have its hash slot are up, and more than half of them must have the lock; start the others, or remove those that are gone for good (CLUSTER FORGET)",
                 replicas.len() + 1
             ))
@@ -63,7 +63,7 @@ impl ReplicaList {
         Self { last, until: None }
     }
 
-    /// Sets the goal of the next calls.
+    /// Returns a list with this goal, for the calls of one [`ROUND`].
     pub(super) fn for_a_round(last: Goal) -> Self {
         let until = Some(Instant::now() + ROUND);
         Self { last, until }
@@ -74,7 +74,7 @@ impl ReplicaList {
         match quorum {
             Quorum::AtLeast(number) => Goal::Number(number),
             Quorum::All if self.until.is_some_and(|until| Instant::now() >= until) => {
-                Goal::None("it didn't list its replicas in time".into())
+                Goal::Unreachable("it didn't list its replicas in time".into())
             }
             Quorum::All => self.last.clone(),
         }
@@ -88,8 +88,8 @@ pub enum Goal {
     Number(u32),
     /// Each of these, and at least one. A count isn't enough, because other replicas may be connected.
     Each(Vec<String>),
-    /// No replicas, for this reason, so no write is valid.
-    None(String),
+    /// Out of reach, for this reason, so no write is valid.
+    Unreachable(String),
 }
 
 impl Goal {
@@ -98,7 +98,7 @@ impl Goal {
         match self {
             Self::Number(number) => *number,
             Self::Each(each) => u32::try_from(each.len()).unwrap_or(u32::MAX),
-            Self::None(_) => 0,
+            Self::Unreachable(_) => 0,
         }
     }
 
@@ -107,13 +107,14 @@ impl Goal {
         matches!(self, Self::Each(_))
     }
 
-    /// Returns true if all replicas have the data up to the primary's `offset`, according to a later answer to `ROLE`.
+    /// Returns true if each of the listed replicas has the data up to the primary's `offset`, according to a later answer to
+    /// `ROLE`; false for any other goal.
     pub fn is_reached(&self, offset: u64, role: &Role) -> bool {
         let is_each = matches!(self, Self::Each(each) if !each.is_empty());
         is_each && self.missing(offset, role).is_empty()
     }
 
-    /// Returns true if a replica isn't connected, according to the primary.
+    /// Returns true if one of the listed replicas isn't connected, according to the primary; false for any other goal.
     pub(super) fn lacks_one(&self, role: &Role) -> bool {
         let is_missing = |address: &String| role.position(address).is_none();
         matches!(self, Self::Each(each) if each.iter().any(is_missing))
@@ -125,7 +126,7 @@ impl Goal {
         let addresses: Vec<&String> = match self {
             Self::Number(_) => role.replicas.iter().map(|(address, _)| address).collect(),
             Self::Each(each) => each.iter().collect(),
-            Self::None(_) => Vec::new(),
+            Self::Unreachable(_) => Vec::new(),
         };
         let mut behind: Vec<(Option<u64>, &String)> = addresses
             .into_iter()
@@ -154,7 +155,7 @@ impl Goal {
         role: Option<&Role>,
         offset: Option<u64>,
     ) -> String {
-        if let Self::None(why) = self {
+        if let Self::Unreachable(why) = self {
             return why.clone();
         }
         let Some(role) = role else {
@@ -393,7 +394,7 @@ mod tests {
         let two = || vec!["a:1".into(), "b:1".into()];
         for shard in [4, 6] {
             let listed = ReplicaList::in_shard(two(), shard);
-            let is_half = matches!(listed.goal(Quorum::All), Goal::None(_));
+            let is_half = matches!(listed.goal(Quorum::All), Goal::Unreachable(_));
             assert_eq!(is_half, shard > 5, "{shard}");
             assert_eq!(listed.goal(Quorum::AtLeast(1)), Goal::Number(1));
         }
@@ -404,13 +405,13 @@ mod tests {
         let one = listed.goal(Quorum::AtLeast(1));
         assert_eq!(one, Goal::Number(1));
         assert_eq!((one.number(), one.is_each()), (1, false));
-        // A list of sentinels expires.
+        // A list from sentinels expires.
         let mut listed = ReplicaList::for_a_round(each(&["a:1"]));
         assert_eq!(listed.goal(Quorum::All), each(&["a:1"]));
         listed.until = Some(Instant::now());
-        assert!(matches!(listed.goal(Quorum::All), Goal::None(_)));
+        assert!(matches!(listed.goal(Quorum::All), Goal::Unreachable(_)));
         assert_eq!(listed.last, each(&["a:1"]));
-        let listed = ReplicaList::for_a_round(Goal::None("nobody knows".into()));
+        let listed = ReplicaList::for_a_round(Goal::Unreachable("nobody knows".into()));
         let none = listed.goal(Quorum::All);
         assert!(!none.is_reached(10, &role(10, &[("a:1", 10)])));
         let words = none.in_words(0, Duration::ZERO, Some(&role(10, &[])), Some(10));

@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::error::{Error, ErrorKind, quoted};
 
-/// Largest whole number in a reply. Above it, Lua's numbers have gaps. Microseconds since 1970 are below it until
+/// Largest number that redlock's scripts return exactly. Above it, Lua's numbers have gaps. Microseconds since 1970 are below it until
 /// the year 2255, milliseconds for much longer.
 pub const MAX_EXACT_INT: u64 = 1 << 53;
 
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn text_may_be_absent_and_what_is_none_is_no_text() {
+    fn absent_text_is_none_and_other_values_are_no_text() {
         assert_eq!(some_text(&Value::Nil).ok(), Some(None));
         assert_eq!(some_text(&text("a")).ok(), Some(Some(&b"a"[..])));
         assert_eq!(some_text(&Value::Int(1)).ok(), None);

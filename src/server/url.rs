@@ -1,5 +1,5 @@
-//! Redis URLs, parsed part by part, so that an error can name the wrong part. Pure. No message repeats a part of the URL,
-//! because any part may be a piece of a password.
+//! Redis URLs, parsed part by part, so that an error can name the wrong part. Pure. No message repeats a part of the URL
+//! except its scheme, because any part may be a piece of a password.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -54,21 +54,21 @@ impl fmt::Display for Address {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum UrlOrigin {
     #[default]
-    Option,
+    Flag,
     Environment,
     /// A line of a file.
     File(PathBuf, usize),
     /// No URL is set.
-    Default,
+    Unset,
 }
 
 impl fmt::Display for UrlOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Option => f.write_str("--url"),
+            Self::Flag => f.write_str("--url"),
             Self::Environment => f.write_str("$REDLOCK_URL"),
             Self::File(path, line) => write!(f, "{}:{line}", path.display()),
-            Self::Default => f.write_str("the default"),
+            Self::Unset => f.write_str("the default"),
         }
     }
 }
@@ -148,7 +148,8 @@ impl Url {
         }
         if rest.contains('#') {
             return Err(
-                "a # in a password must be written %23; otherwise leave out what follows it, as #insecure".into(),
+                "a # in a password must be written %23; otherwise remove the # and what follows it"
+                    .into(),
             );
         }
         let tls = scheme.starts_with("rediss");
@@ -244,7 +245,7 @@ fn options<const N: usize>(text: &str, names: [&str; N]) -> Result<[Option<Strin
             None if name == "protocol" => {}
             None if N == 0 => {
                 return Err(
-                    "it has an unknown option after the ?; the database is written /3".into(),
+                    "it has an unknown option after the ?; redlock knows none for such a URL, and the database of a server is written /3".into(),
                 );
             }
             None => {

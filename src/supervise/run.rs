@@ -23,7 +23,7 @@ use crate::decide::session::{self, Action, Session, StopReason};
 use crate::duration;
 use crate::report::{self, describe_job};
 use crate::signal::{
-    SIGCHLD, SIGCONT, SIGTERM, SIGTSTP, SIGURG, Signals, ends_waiting, is_passed_up,
+    SIGCHLD, SIGCONT, SIGTERM, SIGTSTP, SIGURG, Signals, asks_to_end, ends_waiting,
 };
 use crate::supervise::child::Child;
 pub use crate::supervise::child::Work;
@@ -182,7 +182,7 @@ impl<'a> Supervision<'a> {
     /// watchdog has got it from the same sender. (`pkill -P` signals redlock's
     /// children, and with them the watchdog, but another process signals redlock.)
     fn has_reached_all(&mut self, received: &ReceivedSignal) -> bool {
-        let within = if is_passed_up(received.signal) {
+        let within = if asks_to_end(received.signal) {
             REACHES_ALL_WITHIN
         } else {
             Duration::ZERO
@@ -196,7 +196,7 @@ impl<'a> Supervision<'a> {
     /// Waits until redlock also gets the signal that ended COMMAND, if COMMAND has left processes. A signal for
     /// the whole job may reach redlock last: Jenkins begins with the children. They then need no second signal.
     fn await_own(&self, signal: Option<i32>) {
-        let Some(signal) = signal.filter(|&signal| is_passed_up(signal)) else {
+        let Some(signal) = signal.filter(|&signal| asks_to_end(signal)) else {
             return;
         };
         if self.child.tree.left().is_empty() {
@@ -375,7 +375,7 @@ impl<'a> Supervision<'a> {
     pub(super) fn perform(&mut self, action: Action) -> LoopStep {
         match action {
             Action::Forward(signal) => {
-                self.job_control.passed_on(signal);
+                self.job_control.forwarded(signal);
                 self.child.forward(signal);
             }
             Action::ForwardOutside(signal) => self.child.forward_outside(signal),

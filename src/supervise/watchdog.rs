@@ -22,7 +22,7 @@ use std::time::Duration;
 use nix::unistd::Pid;
 
 use crate::clock::{Moment, Timer, now};
-use crate::signal::passed_on;
+use crate::signal::forwarded;
 use crate::supervise::child::Child;
 use crate::supervise::process::ProcessFd;
 use crate::supervise::procfs::{Process, Stat};
@@ -229,7 +229,7 @@ impl Watch {
     fn run(mut self, pipe: &UnixStream) {
         let Ok(mut timer) = Timer::new() else { return };
         // These signals are blocked, as in the thread that forked this process.
-        let Ok(signals) = sys::signal_descriptor(&passed_on()) else {
+        let Ok(signals) = sys::signal_descriptor(&forwarded()) else {
             return;
         };
         // Discards signals from before the new session: they may

@@ -1,4 +1,4 @@
-//! The typed command line: the only reader of argv. clap parses it, except the most common form, which `usual` parses
+//! Parses the command line as the user typed it. clap does it, except for the most common form, which `usual` parses
 //! without clap. Pure. This module prints nothing and corrects nothing.
 
 mod usual;
@@ -14,7 +14,7 @@ pub use self::usual::read as read_usual;
 
 /// Parses the words after `redlock` with clap.
 pub fn read(words: &[OsString]) -> Result<Cli, clap::Error> {
-    // Not freed, because the process ends soon, and that would take a twentieth of a short run's instructions.
+    // Never freed, because the process ends soon, and freeing would take a twentieth of a short run's instructions.
     let mut root = ManuallyDrop::new(cli::command());
     let line = std::iter::once(OsString::from("redlock")).chain(words.iter().cloned());
     let matches = root.try_get_matches_from_mut(line)?;

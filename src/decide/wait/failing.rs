@@ -10,7 +10,7 @@ use crate::protocol::{self, ErrorKind};
 impl Wait {
     pub(super) fn on_failure(&mut self, error: protocol::Error, now: Moment) {
         if let Phase::Searching { due } = self.phase {
-            // Others may have read the note all the same.
+            // Other runs may have read the published wait all the same.
             self.count_searches(due);
         }
         match self.phase {
@@ -25,9 +25,9 @@ impl Wait {
         }
     }
 
-    /// Handles a request that had no answer, or was refused for now. The wait ends if the server has never
-    /// answered. The wait goes on, as long as for a busy lock, if the server has answered before, if others
-    /// know of it, or if it will be ready soon.
+    /// Handles a request that had no answer, or was refused for now. The wait ends at an error that
+    /// can't pass, and at the first failure of a server that has never answered, unless the user has set a time
+    /// to wait, sentinels or other nodes know the server, or it will be ready soon.
     pub(super) fn retry_or_fail(&mut self, error: protocol::Error, due: Moment, now: Moment) {
         self.unanswered |= matches!(self.phase, Phase::Asking { .. });
         let (kind, goes_elsewhere) = (error.kind, error.goes_elsewhere());
@@ -66,7 +66,7 @@ impl Wait {
         };
     }
 
-    /// Returns until when to retry a server that has failed in this way `since` a moment; `None`: for ever.
+    /// Returns the end of all retries for a server that has failed in this way from `since` on; `None`: never.
     fn tries_until(&self, kind: ErrorKind, since: Moment) -> Option<Moment> {
         let limit = self.policy.limit.map(|end| match end {
             end if end > self.began => end,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::super::{deadlock, expect_no};
+use super::super::{deadlock, fail_on};
 use super::Attempt;
 use crate::cli;
 use crate::clock::now;
@@ -67,7 +67,7 @@ impl Attempt<'_> {
                 return refuse(self.busy_exit(0), line);
             }
             End::HeldLockGone(news) => return lost_meanwhile(name, news.as_ref()),
-            End::Interrupted(signal) => return expect_no(Some(signal)),
+            End::Interrupted(signal) => return fail_on(Some(signal)),
             End::Answered(Acquired::Held { .. }) => {
                 let ttl = duration::exact(self.acquisition.terms.ttl);
                 let line = format!("{} is too slow for --ttl {ttl}", locks.server());

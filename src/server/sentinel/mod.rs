@@ -2,7 +2,9 @@
 //!
 //! A sentinel that is cut off, reset, recreated or malicious answers as if nothing had happened, and so does a demoted primary.
 //! So redlock asks all sentinels of the URL each time ([`Poll`]). redlock then connects to the server that more than half of
-//! them name, if that server reports itself primary (`ROLE`). Any two such majorities share a sentinel.
+//! them name, if that server reports itself primary (`ROLE`). Any two such majorities share a sentinel. There are two
+//! exceptions: while the last primary is away, redlock asks one sentinel, and a release goes to the last primary if too few
+//! sentinels answer.
 //!
 //! `REDLOCK_SYNC=all` also counts sentinels that the URL doesn't name. Their majority lists the replicas, too, and redlock
 //! needs it for each grant and each renewal.
@@ -34,7 +36,7 @@ use super::{left, lock};
 impl Sentinels {
     /// Returns the error for a primary that is still away, without asking all sentinels: many clients may wait for a primary,
     /// and its sentinels need their time to replace it.
-    fn is_still_away(&self, search: &Search) -> Option<Error> {
+    fn check_still_away(&self, search: &Search) -> Option<Error> {
         let failed = lock(&self.failed).clone()?;
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let node = &self.nodes[turn % self.nodes.len()];
@@ -70,7 +72,7 @@ impl Sentinels {
             expected: self.sentinels(),
             listed: self.nodes.len(),
             answers: Vec::new(),
-            silent: Vec::new(),
+            errors: Vec::new(),
         };
         poll.wait().ok_or_else(|| poll.error(&self.primary))
     }
@@ -150,7 +152,7 @@ impl Sentinels {
 
     /// Connects to the primary that most sentinels name.
     pub(super) fn open(self: &Arc<Self>, search: &Search) -> Result<Connection, Error> {
-        if let Some(error) = self.is_still_away(search) {
+        if let Some(error) = self.check_still_away(search) {
             return Err(error);
         }
         self.connect(self.agreed(search.needs_all, left(search.until))?, search)
@@ -176,10 +178,10 @@ impl Sentinels {
     ) -> bool {
         let within = self.patience().min(within / 2);
         let (is_moved, goal) = match self.agreed(connection.confirming.needs_all(), within) {
-            Err(error) => (false, Goal::None(error.to_string())),
+            Err(error) => (false, Goal::Unreachable(error.to_string())),
             Ok(Majority { address, .. }) if address != connection.server().address => {
                 let why = format!("most sentinels name {address} as the primary");
-                (true, Goal::None(why))
+                (true, Goal::Unreachable(why))
             }
             Ok(agreed) => (false, Goal::Each(agreed.replicas)),
         };

@@ -21,9 +21,8 @@ pub(super) struct Majority {
 
 /// A poll whose answers are still coming in.
 pub(super) struct Poll {
-    /// True if replicas matter, so that the answer needs a majority of all sentinels, including those that the URL doesn't
-    /// name. Any two majorities of them share a sentinel, also with the majority that elects the sentinel for a failover. So,
-    /// as far as that shared sentinel knows, the primary isn't replaced yet.
+    /// True if replicas must confirm. Then the answer needs a majority of all sentinels, including those that the URL doesn't
+    /// name. A failover needs such a majority, too, so at least one sentinel of this poll knows of a failover that has begun.
     pub(super) names_each: bool,
     pub(super) coming: Answers,
     /// End of the time for answers.
@@ -32,10 +31,10 @@ pub(super) struct Poll {
     pub(super) expected: usize,
     /// Number of sentinels in the URL, without known duplicates.
     pub(super) listed: usize,
-    /// The answers, at most one of each sentinel.
+    /// The answers, at most one of each sentinel for each primary.
     pub(super) answers: Vec<SentinelAnswer>,
-    /// The errors of sentinels that didn't answer.
-    pub(super) silent: Vec<Error>,
+    /// Errors of the sentinels that gave no usable answer.
+    pub(super) errors: Vec<Error>,
 }
 
 impl Poll {
@@ -61,7 +60,7 @@ impl Poll {
                 self.listed = self.listed.saturating_sub(1);
             }
             Ok(answer) => self.answers.push(answer),
-            Err(error) => self.silent.push(error),
+            Err(error) => self.errors.push(error),
         }
     }
 
@@ -87,8 +86,8 @@ impl Poll {
     /// Returns the number of sentinels, according to the one that knows most of them: a sentinel that was reset knows no
     /// others.
     fn sentinels(&self) -> usize {
-        let most = self.answers.iter().map(|answer| answer.sentinels).max();
-        most.unwrap_or(0).max(self.expected).max(self.listed)
+        let largest = self.answers.iter().map(|answer| answer.sentinels).max();
+        largest.unwrap_or(0).max(self.expected).max(self.listed)
     }
 
     /// Returns the number of sentinels of which a majority is needed.
@@ -139,11 +138,11 @@ impl Poll {
         Error::new(ErrorKind::NoPrimary, message)
     }
 
-    /// Returns the error if no sentinel has answered.
+    /// Returns the error if no sentinel gave a usable answer.
     fn silence(&self) -> Error {
         // A wrong name or password is wrong for all sentinels, and explains more than silence.
         let says_more = |error: &&Error| error.kind != ErrorKind::Unreachable;
-        let error = self.silent.iter().find(says_more).or(self.silent.first());
+        let error = self.errors.iter().find(says_more).or(self.errors.first());
         match error {
             Some(error) if error.kind != ErrorKind::Unreachable || self.listed == 1 => {
                 error.clone()

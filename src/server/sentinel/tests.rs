@@ -67,7 +67,7 @@ fn poll(names_each: bool, asked: usize, answers: Vec<SentinelAnswer>) -> Poll {
         expected: 0,
         listed: asked,
         answers: Vec::new(),
-        silent: Vec::new(),
+        errors: Vec::new(),
     };
     for answer in answers {
         poll.count(Ok(answer));
@@ -677,7 +677,7 @@ fn under_sync_all_nothing_counts_while_most_sentinels_are_silent() {
     slow_down(&fakes[1..], LONG);
     let second = Duration::from_secs(1);
     assert!(!sentinels.has_moved(&mut connection, second));
-    let Goal::None(why) = connection.confirming.listed.goal(Quorum::All) else {
+    let Goal::Unreachable(why) = connection.confirming.listed.goal(Quorum::All) else {
         panic!("nothing counts");
     };
     assert!(why.contains("REDLOCK_SYNC=all needs 2"), "{why}");
@@ -796,7 +796,7 @@ fn a_sentinel_that_is_far_away_has_as_long_as_it_has_taken() {
     assert!(!sentinels.has_moved(&mut connection, LONG));
     assert!(!matches!(
         connection.confirming.listed.goal(Quorum::All),
-        Goal::None(_)
+        Goal::Unreachable(_)
     ));
 }
 

@@ -1,7 +1,8 @@
-//! Guarded work on the hosts that a deploy reaches over ssh. If the connection, the run, the guard or Redis fails, the work of
-//! two holders still never beats at the same time.
+//! Guarded work on the hosts that a deploy reaches over ssh. If the connection, the run or the guard fails, the work of two
+//! holders still never overlaps: each piece of work logs a beat every 10 ms.
 //!
-//! The hosts are one sshd, which runs as the user of the tests and so can't use PAM.
+//! The hosts are one sshd, which runs as the user of the tests and so can't use PAM. root needs a directory
+//! for it, /run/sshd.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,8 @@ use crate::support::prelude::*;
 
 const HOSTS: [&str; 3] = ["web-1", "web-2", "web-3"];
 
-/// Script of the work on a host, which only its guard or the test ends: all ends of streams and signals except SIGKILL are
-/// ignored.
+/// Script of the work on a host, which only its guard or the test ends: it ignores ends of streams, SIGTERM, SIGHUP and
+/// SIGPIPE.
 const WORK: &str = r#"#!/bin/sh
 trap '' TERM HUP PIPE
 beat() { date +%s%N >>"$SITE/beats.$1"; }
@@ -228,7 +229,7 @@ fn work_whose_ssh_client_was_killed_ends_before_the_next_turn() {
 }
 
 #[test]
-fn a_guard_that_is_suspended_on_its_host_delays_the_next_turn_for_a_lease_at_most() {
+fn a_guard_that_is_suspended_on_its_host_does_not_delay_the_next_turn_for_long() {
     let site = Site::over_ssh();
     let (run, clients) = site.deploy(&[], "10s", OVER_SSH);
     let next = site.next();
@@ -241,15 +242,16 @@ fn a_guard_that_is_suspended_on_its_host_delays_the_next_turn_for_a_lease_at_mos
     }
     wait_until("the run is over for the server", || site.is_kept());
     site.assert_hands_on(next);
+    // A lease, and slack for a busy machine.
     assert_took_less(suspended, Duration::from_secs(30));
     send(guard, libc::SIGCONT);
     run.finish().assert_exited(0);
 }
 
 #[test]
-fn work_on_all_hosts_is_dead_when_the_lease_of_a_holder_ends_whose_host_died() {
+fn after_the_death_of_the_holders_host_all_work_is_dead_when_its_lease_ends() {
     let site = Site::over_ssh();
-    // In a PID namespace of its own, so the run's watchdog and the next deploy can't find the work by the token.
+    // The run gets a PID namespace of its own, if that is permitted: then its watchdog and the next deploy can't find the work by the token.
     let apart = in_own_pids().unwrap_or_default();
     let (mut run, _) = site.deploy(&apart, "10s", OVER_SSH);
     let next = site.next();

@@ -22,13 +22,14 @@ fn assert_frozen(redis: &Redis) {
     end.assert_says("release-night");
 }
 
-/// Starts a run of "a" with these options. Returns when its COMMAND runs.
+/// Starts a run of "a" with these options, which end with a space. Returns when its COMMAND runs.
 fn holding(redis: &Redis, options: &str) -> Gated {
     Gated::start(redis, &words(&format!("{options}a"), &[])).ready()
 }
 
 #[test]
-fn the_holder_of_a_frozen_lock_finishes_and_no_other_gets_in_until_it_is_thawed_or_that_expires() {
+fn the_holder_of_a_frozen_lock_finishes_and_no_other_gets_in_until_the_freeze_is_undone_or_expires()
+{
     for (mode, time) in [
         ("", ""),
         ("--shared ", ""),
@@ -43,7 +44,6 @@ fn the_holder_of_a_frozen_lock_finishes_and_no_other_gets_in_until_it_is_thawed_
         let both = queued(&redis, words!("run -q b a -- true"));
         holder.end();
         if time.is_empty() {
-            // The waiter has checked the lock after the release, and it is still frozen.
             assert_frozen(&redis);
             ends(&redis, "acquire -n a").assert_code(75);
             ends(&redis, "run -n c -- true").assert_code(0);
@@ -129,7 +129,7 @@ fn runs_that_ignore_a_freeze_go_in_one_at_a_time_ahead_of_all_that_it_keeps_out(
     let acquired = ends(&redis, "acquire -n --ignore-freeze --format token a");
     let token = acquired.assert_code(0).stdout.trim();
     ends(&redis, &format!("REDLOCK_TOKEN={token} release a")).assert_code(0);
-    // The freeze stops all other runs, even children of a run that ignores it, and runs with an environment variable.
+    // A run's children don't inherit --ignore-freeze, and no variable sets it.
     ends(&redis, "freeze b --new --reason x").assert_code(0);
     ignoring("-- redlock run -n b -- true").assert_code(75);
     ends(&redis, "REDLOCK_IGNORE_FREEZE=1 run -n a -- true").assert_said(75, "is frozen");
@@ -141,7 +141,7 @@ fn runs_that_ignore_a_freeze_go_in_one_at_a_time_ahead_of_all_that_it_keeps_out(
 }
 
 #[test]
-fn a_freeze_that_ends_before_the_holder_is_no_success_of_the_command_that_waits_for_that() {
+fn a_drain_fails_if_its_freeze_ends_before_the_holder() {
     for (long, end) in [
         ("1h", "redlock thaw a"),
         ("1h", "redlock freeze a --reason other"),

@@ -1,6 +1,6 @@
 //! The README's recipes, run unchanged, and the shell code on all pages.
 //!
-//! Only paths of the machine are moved: `/opt`, `/backups`, `/usr/local/bin`. GitHub's own work isn't tested, only the commands
+//! Only paths of the machine are moved: `/opt`, `/backups`, `/home`, `/usr/local/bin`. GitHub's own work isn't tested, only the commands
 //! in a document, with the shell, the variables and the signals of a job. The machine of such a job has no redlock except the
 //! one that the recipe installs, from releases that the tests made. Without systemd nothing checks the units.
 
@@ -121,7 +121,7 @@ fn crontab_as_hosts_run_it() {
         end.assert_code(status).assert_silent();
         end.stdout
     };
-    // Three hosts, one of them late.
+    // Three hosts, one after the other. The lock of the backup is kept; each host tries the failed report.
     for host in 1..=3 {
         assert_eq!(mail(0, 0), "");
         assert_eq!(mail(1, 1), "the report failed\n");
@@ -243,7 +243,7 @@ fn shell_snippets() -> Vec<(String, String)> {
         let text = fs::read_to_string(&page).unwrap();
         for code in text.split(".nf\n").skip(1) {
             let code = plain(code.split(".fi").next().unwrap());
-            // Except the crontab.
+            // Except the crontab and an output.
             if !["PATH=", "recently "]
                 .iter()
                 .any(|start| code.starts_with(start))
@@ -255,7 +255,7 @@ fn shell_snippets() -> Vec<(String, String)> {
     snippets
 }
 
-/// Calls `take` with all texts of `run` fields.
+/// Calls `take` with all texts of fields that have shell code: `run`, `script` and the like.
 fn texts_of(value: &Value, is_run: bool, take: &mut dyn FnMut(&str)) {
     match value {
         Value::String(text) if is_run => take(text),

@@ -234,7 +234,7 @@ enum When {
 }
 
 #[test]
-fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_at_all() {
+fn if_the_primary_is_replaced_at_any_step_of_a_run_each_job_runs_once() {
     use Step::{Acquire, Claim, Release, Renew};
     use Way::{Asked, Killed, Stopped};
     use When::{After, Before};
@@ -284,9 +284,9 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
         if when == After {
             let server = &all.servers[old];
             let calls = || server.calls("evalsha") + server.calls("eval");
-            let before = calls();
+            let calls_before = calls();
             held_back.let_go(Action::LoseReply);
-            wait_until("it is carried out", || calls() > before);
+            wait_until("it is carried out", || calls() > calls_before);
         }
         all.settle(old);
         way.replace(&mut all, old);
@@ -374,7 +374,7 @@ fn on_a_primary_that_only_its_holder_reaches_the_command_is_dead_before_another_
 }
 
 #[test]
-fn a_sentinel_that_never_answers_costs_a_moment_and_two_of_three_keep_a_run_from_starting() {
+fn one_silent_sentinel_costs_a_moment_and_two_of_three_prevent_a_start() {
     let all = Replicated::start();
     // The first sentinel doesn't accept connections, the second does.
     let busy = UnresponsiveServer::new();
@@ -548,7 +548,7 @@ fn sentinels_that_want_a_password_get_their_own() {
 }
 
 #[test]
-fn a_freeze_the_history_groups_and_the_lock_of_a_script_survive_a_failover() {
+fn freezes_history_groups_and_locks_of_scripts_survive_a_failover() {
     let all = Replicated::start();
     let redlock = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
@@ -604,7 +604,7 @@ fn a_release_goes_to_the_primary_that_the_sentinels_name_or_will_name_next() {
         (Way::Stopped, "10s", false, "0"),
         // The release is lost with the old primary.
         (Way::ShutIn, "10s", false, "all"),
-        // A failover takes longer than this timeout: its own limit is 5 s, or --kill-after.
+        // A failover takes longer than this timeout: a release tries for 5 s, or for --kill-after if that is longer.
         (Way::Killed, "500ms", false, "0"),
         (Way::Stopped, "500ms", false, "0"),
         // Another primary than the one that granted the lock.
@@ -675,7 +675,7 @@ fn without_a_primary_a_run_releases_many_locks_in_the_time_of_one() {
     let began = Instant::now();
     holder.open();
     holder.finish().assert_code(0);
-    // Two seconds for the first lock, and one more attempt for each other lock: not forty seconds.
+    // Five seconds for the first lock, and one more attempt for each other lock: not forty seconds.
     assert_took_less(began, Duration::from_secs(30));
 }
 
@@ -742,7 +742,7 @@ fn a_run_that_a_signal_ends_does_not_wait_for_silent_sentinels_with_each_release
     all.sentinels.iter().for_each(Sentinel::stall);
     all.servers[1..].iter_mut().for_each(Redis::kill);
     let primary = &all.servers[0];
-    // After the second such late renewal, releases don't ask the sentinels any more.
+    // Renewals that ask the silent sentinels are late. After two of them, releases don't ask the sentinels any more.
     primary.await_renewals("lock-0", 5);
     let began = Instant::now();
     send(run.pid(), libc::SIGTERM);
@@ -772,7 +772,7 @@ fn a_run_whose_lease_a_failover_may_outlast_says_so() {
 }
 
 #[test]
-fn over_tls_a_primary_that_is_named_by_its_number_is_reached_by_the_urls_name_of_that_host() {
+fn over_tls_a_primary_that_is_named_by_its_ip_is_reached_by_the_urls_name_of_that_host() {
     let directory = tempfile::tempdir().unwrap();
     self_signed(directory.path(), "leaf", "2", "FALSE");
     let (_primary, primary_port) = encrypted(directory.path(), "leaf");
