@@ -54,8 +54,7 @@ impl<'a> Messages<'a> {
             LockNews::Failed(error) => {
                 verbosity.verbose(format_args!("renewal failed: {error}"));
                 // A failure doesn't hide the loss of a lock, or another client's request to end this run.
-                let is_decided = !matches!(self.trouble, None | Some(LockNews::Failed(_)));
-                if !stood_still && !is_decided {
+                if !stood_still && matches!(self.trouble, None | Some(LockNews::Failed(_))) {
                     self.trouble = Some(news.clone());
                 }
             }

@@ -299,7 +299,12 @@ impl<'a> Supervision<'a> {
     /// must not be released. Only the kernel can confirm that nothing is left.
     pub(super) fn end(mut self, exit: Result<Exit>) -> WorkResult {
         let exit = exit.unwrap_or_else(|error| self.give_up(&error));
-        self.holds.watchdog.iter().for_each(Watchdog::dismiss);
+        // Not if nothing is left: a watchdog that is woken now delays the next holder, by a tenth of a hand-over.
+        if let Some(watchdog) = &self.holds.watchdog
+            && !matches!(self.child.reap(), Ok(Some(session::Event::TreeEnded)))
+        {
+            watchdog.dismiss();
+        }
         if !self.session.is_over() {
             let left = self.child.tree.left();
             let what = if self.survivors_named && !left.is_empty() {
@@ -451,12 +456,13 @@ impl<'a> Supervision<'a> {
     pub(super) fn reap(&mut self) -> LoopStep {
         while let Some(event) = needed(self.child.reap())? {
             if let session::Event::Ended(status) = event {
-                let watchdog = self.holds.watchdog.iter();
-                watchdog.for_each(Watchdog::tell_reaped);
                 self.await_own(status.signal());
                 self.take_signals()?;
             }
             self.apply(event)?;
+            // COMMAND has left processes.
+            let watchdog = self.holds.watchdog.iter();
+            watchdog.for_each(Watchdog::tell_reaped);
         }
         ControlFlow::Continue(())
     }

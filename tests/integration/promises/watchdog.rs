@@ -336,17 +336,32 @@ fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
 
 #[test]
 fn a_watchdog_ends_with_its_run_and_kills_nothing_that_was_left_on_purpose() {
-    let redis = Redis::start();
-    let mut gate = Gate::new(&redis);
     let script = r#"(setsid sleep 50 >/dev/null 2>&1 & echo $!); read go <"$HOME/gate""#;
-    let mut run = run(&redis, &["run", "a", "-c", script]);
-    let daemon: i32 = run.line().parse().unwrap();
-    let watchdog = await_watchdog(run.pid());
-    gate.open();
-    run.finish().assert_code(0);
-    assert_eq!(state(watchdog), None);
-    assert!(is_alive(daemon));
-    send(daemon, libc::SIGKILL);
+    // If redlock is killed while it releases, its command has ended all the same.
+    for is_killed in [false, true] {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let mut gate = Gate::new(&redis);
+        let lost = if is_killed {
+            Action::LoseRequest
+        } else {
+            Action::Pass
+        };
+        let proxy = Proxy::once(&redis, "release", 0, lost);
+        let mut run = run(&redis, words!("run -u {} a -c", &proxy.url(), script));
+        let daemon: i32 = run.line().parse().unwrap();
+        let watchdog = await_watchdog(run.pid());
+        gate.open();
+        if is_killed {
+            wait_until("it releases", || proxy.count("release") == 1);
+            run.kill();
+        } else {
+            run.finish().assert_code(0);
+        }
+        wait_until("the watchdog ends", || !is_alive(watchdog));
+        assert!(is_alive(daemon));
+        send(daemon, libc::SIGKILL);
+    }
 }
 
 /// Asserts that this helper process holds only one socket, besides /dev/null and its timers and descriptors for signals and
