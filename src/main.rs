@@ -4,8 +4,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Only `redis` and `protocol` use the redis crate. Only `supervise/child` starts COMMAND, only
-//!    `supervise/hook` starts hooks, and only `redis/local` starts servers. All unsafe code is in `sys`.
+//! 1. Only `server` and `protocol` use the redis crate. Only `supervise/child` starts COMMAND, only
+//!    `supervise/hook` starts hooks, and only `server/local` starts servers. All unsafe code is in `sys`.
 //! 2. `decide`, `ci`, `pattern` and the drawing of the history are
 //!    pure: they read no clock, do no I/O and start no thread.
 //! 3. Only `main` ends redlock, after each lock is released, lost, or left to its lease. There are two exceptions.

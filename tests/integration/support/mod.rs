@@ -15,6 +15,7 @@
 //! | --- | --- |
 //! | `ends(&redis, "run -n a -- true").assert_code(75)` | runs redlock with this line; `assert_said(75, "held by")` |
 //! | `outcome(&mut command)` | the same for any command |
+//! | `outcome(&mut directly(&redis, words!("nice redlock run a -- true")))` | a shell or another program around redlock |
 //! | `Running::start(&mut command)`, `Running::ready(…)` | a process that goes on: `line()`, `pid()`, `signal(…)`, `finish()` |
 //! | `Gated::start(&redis, &["a"]).ready()` | a run whose command ends at `open()`; `Gated::queued` waits in line |
 //! | `Gate::new(&redis)` | a pipe `$HOME/gate` at which a script waits for `open()` or `say("word")` |
