@@ -303,18 +303,20 @@ impl Locks {
                 since = number(&seconds)?.saturating_mul(1000).to_string();
             }
             let mut names = BTreeSet::new();
-            // The next page begins with the last score, after the entries of this score that are known: names
+            // The next page begins with the last score, and includes the entries of this score that are known: names
             // that are used meanwhile move up in the order.
             let (mut all, mut same) = (0, 0);
             while all <= MOST_NAMES {
                 let mut command = redis::cmd("ZRANGEBYSCORE");
-                command.arg(index_key(&self.prefix)).arg(&since).arg("+inf");
-                command.arg("WITHSCORES").arg("LIMIT").arg(same).arg(PAGE);
+                command.arg(index_key(&self.prefix)).arg(&since);
+                command
+                    .arg(&["+inf", "WITHSCORES", "LIMIT", "0"])
+                    .arg(same + PAGE);
                 let page = array(connection.query_list(&command)?)?;
                 let pairs = <(Vec<u8>, String)>::from_redis_value_refs(&page);
                 let pairs = pairs.map_err(|_| unexpected_reply(&page))?;
-                let is_last = pairs.len() < PAGE;
-                all += pairs.len();
+                let is_last = pairs.len() < same + PAGE;
+                all += PAGE;
                 for (name, score) in pairs {
                     same = if score == since { same + 1 } else { 1 };
                     since = score;

@@ -70,7 +70,7 @@ impl Sentinels {
             coming: self.ask_all(about, within),
             until: Instant::now() + within,
             expected: self.sentinels(),
-            listed: self.nodes.len(),
+            nodes: self.nodes.len(),
             answers: Vec::new(),
             errors: Vec::new(),
         };

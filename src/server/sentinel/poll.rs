@@ -30,7 +30,7 @@ pub(super) struct Poll {
     /// Number of sentinels according to their earlier answers.
     pub(super) expected: usize,
     /// Number of sentinels in the URL, without known duplicates.
-    pub(super) listed: usize,
+    pub(super) nodes: usize,
     /// The answers, at most one of each sentinel for each primary.
     pub(super) answers: Vec<SentinelAnswer>,
     /// Errors of the sentinels that gave no usable answer.
@@ -57,7 +57,7 @@ impl Poll {
         match answer {
             // If the URL names a sentinel twice, by its name and by its address, it has one vote.
             Ok(answer) if self.answers.iter().any(|other| is_same(other, &answer)) => {
-                self.listed = self.listed.saturating_sub(1);
+                self.nodes = self.nodes.saturating_sub(1);
             }
             Ok(answer) => self.answers.push(answer),
             Err(error) => self.errors.push(error),
@@ -87,7 +87,7 @@ impl Poll {
     /// others.
     fn sentinels(&self) -> usize {
         let largest = self.answers.iter().map(|answer| answer.sentinels).max();
-        largest.unwrap_or(0).max(self.expected).max(self.listed)
+        largest.unwrap_or(0).max(self.expected).max(self.nodes)
     }
 
     /// Returns the number of sentinels of which a majority is needed.
@@ -95,7 +95,7 @@ impl Poll {
         if self.names_each {
             self.sentinels()
         } else {
-            self.listed
+            self.nodes
         }
     }
 
@@ -113,7 +113,7 @@ impl Poll {
         let in_words = |answer: &SentinelAnswer| format!("{} says {}", answer.by, answer.address);
         let each: Vec<String> = self.answers.iter().map(in_words).collect();
         let each = each.join(", ");
-        let (listed, all, most) = (self.listed, self.all(), self.most());
+        let (listed, all, most) = (self.nodes, self.all(), self.most());
         if listed < most {
             let message = format!(
                 "REDLOCK_SYNC=all needs most of the {all} sentinels to name the primary \"{name}\", but the URL names only {listed} of them; add the others to the URL"
@@ -144,16 +144,14 @@ impl Poll {
         let says_more = |error: &&Error| error.kind != ErrorKind::Unreachable;
         let error = self.errors.iter().find(says_more).or(self.errors.first());
         match error {
-            Some(error) if error.kind != ErrorKind::Unreachable || self.listed == 1 => {
-                error.clone()
-            }
+            Some(error) if error.kind != ErrorKind::Unreachable || self.nodes == 1 => error.clone(),
             Some(error) => {
-                let message = format!("{error}; none of the {} sentinels answers", self.listed);
+                let message = format!("{error}; none of the {} sentinels answers", self.nodes);
                 Error::new(error.kind, message)
             }
             None => Error::new(
                 ErrorKind::Unreachable,
-                format!("none of the {} sentinels answers in time", self.listed),
+                format!("none of the {} sentinels answers in time", self.nodes),
             ),
         }
     }

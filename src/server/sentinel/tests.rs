@@ -65,7 +65,7 @@ fn poll(names_each: bool, asked: usize, answers: Vec<SentinelAnswer>) -> Poll {
         coming,
         until: Instant::now() + LONG,
         expected: 0,
-        listed: asked,
+        nodes: asked,
         answers: Vec::new(),
         errors: Vec::new(),
     };
