@@ -18,8 +18,7 @@
 -- @constant WAITER, PUBLISH of messages
 -- @constant GRANT_TTL of queue
 -- @include text
-local lock, state, meta, queue, waiters, history = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
-local token, how = ARGV[4], ARGV[6]
+local lock, state, meta, queue, waiters, history, token, how = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[6]
 
 -- The lock is lost, a group's, or has remains of a group.
 if redis.pcall('GET', lock) ~= token or redis.call('EXISTS', KEYS[4], KEYS[9]) > 0 then return 0 end
@@ -54,9 +53,9 @@ if head then
   redis.call('ZREM', queue, head)
   redis.call('HDEL', waiters, head)
   redis.call('HSET', state, 'fence', fence)
-  local granted = {fence, now, '1 1', int_text(math.max(0, now - since)), 'granted:' .. int_text(tonumber(ticket)), who}
   redis.call('HDEL', meta, token)
-  redis.call('HSET', meta, head, table.concat(granted, ' '))
+  local waited, phase = int_text(math.max(0, now - since)), 'granted:' .. int_text(tonumber(ticket))
+  redis.call('HSET', meta, head, table.concat({fence, now, '1 1', waited, phase, who}, ' '))
   redis.call('PEXPIRE', meta, GRANT_TTL + RETENTION)
 else
   -- UNLINK needs no memory, and a full server accepts all writes after such a first one.

@@ -69,8 +69,7 @@ if ours and hold.start and math.max(left, guarded) > 0 then
   return {3, math.max(left, guarded), guarded > 0 and 1 or 0}
 end
 
-local granted
-local place = not ours and redis.pcall('ZSCORE', queue, token)
+local granted, place = nil, not ours and redis.pcall('ZSCORE', queue, token)
 if ours then
   granted = end_hold(token, value)
 elseif type(place) == 'string' then

@@ -10,7 +10,7 @@ local PUBLISH = {['1'] = 'PUBLISH', ['2'] = 'SPUBLISH'}
 -- Sends a message to the waiter with this id and entry, so that it asks again.
 local function send_message(id, entry, message)
   local _, _, _, _, listens = string.match(type(entry) == 'string' and entry or '', WAITER)
-  redis.pcall(PUBLISH[listens] or 'PUBLISH', channels .. id, message)
+  return redis.pcall(PUBLISH[listens] or 'PUBLISH', channels .. id, message)
 end
 
 -- Sends a message to some waiters in a queue, by their ranks.

@@ -47,8 +47,7 @@ local function grant_next(value, me)
     if type(entry) ~= 'string' then entry = '' end
     local until_ms, _, limit, since, listens, who = string.match(entry, WAITER)
     limit = tonumber(limit)
-    local slot, fence = nil, nil
-    local grant_ttl = (lapsed or listens == '0') and SHORT_GRANT_TTL or GRANT_TTL
+    local slot, fence, grant_ttl = nil, nil, (lapsed or listens == '0') and SHORT_GRANT_TTL or GRANT_TTL
     local gives_up = is_superseded(score, entry)
     if until_ms and (head == me or tonumber(until_ms) > now_ms) and not gives_up then
       slot = granted < GRANTS and free_slot(limit, value, who)
@@ -84,8 +83,11 @@ local function grant_next(value, me)
       cleared = cleared + 1
     end
   end
-  -- If this call leaves dead waiters in front, one of the newest asks again, and removes more.
-  if cleared == DEAD and granted == 0 then notify(line, -10, -1, 'kept') end
+  -- If this call leaves dead waiters in front, the newest one that listens asks again, and removes more.
+  for rank = -1, cleared == DEAD and granted == 0 and -DEAD or 0, -1 do
+    local newest = redis.pcall('ZRANGE', line, rank, rank)[1]
+    if not newest or send_message(id(newest), redis.pcall('HGET', waiters, newest), 'kept') ~= 0 then break end
+  end
   -- Each confirmation admits further members of a large group.
   return granted > 0, cleared == DEAD, mine
 end
