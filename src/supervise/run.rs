@@ -461,8 +461,7 @@ impl<'a> Supervision<'a> {
             }
             self.apply(event)?;
             // COMMAND has left processes.
-            let watchdog = self.holds.watchdog.iter();
-            watchdog.for_each(Watchdog::tell_reaped);
+            self.holds.watchdog.iter().for_each(Watchdog::tell_reaped);
         }
         ControlFlow::Continue(())
     }

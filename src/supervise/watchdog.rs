@@ -251,6 +251,7 @@ impl Watch {
             let due = if now() >= self.dead_by() {
                 self.kill_command();
                 self.child.kill();
+                self.child.refused.clear();
                 now() + LOOK
             } else {
                 // A process that has lost its parent is hard to find after redlock's death.
@@ -263,9 +264,10 @@ impl Watch {
             }
             let sources = [pipe.as_fd(), timer.as_fd(), signals.as_fd()];
             let _ = poll::wait(&mut sources.map(readable), None);
-            while let Ok(Some(received)) = sys::next_signal(&signals) {
-                let _ = write((word_of(&received), now()), pipe);
-            }
+            // Before Rust 1.90, each write to a dead redlock causes another signal, SIGPIPE.
+            while let Ok(Some(received)) = sys::next_signal(&signals)
+                && write((word_of(&received), now()), pipe).is_ok()
+            {}
         }
     }
 
