@@ -151,7 +151,7 @@ impl<'a> Attempt<'a> {
         let Break(end) = self.run_loop();
         let verbosity = self.verbosity();
         // A connection that was closed says nothing about the next one.
-        let is_silent = |error: &Error| error.has_cause(Cause::Silent);
+        let is_silent = |it: &Error| it.kind.is_unreachable() && !it.has_cause(Cause::Closed);
         if matches!(&end, Ok(wait::End::Failed(error)) if is_silent(error)) {
             self.acquisition.ends_by.set(Some(now() + SILENT));
         }
@@ -189,7 +189,7 @@ impl<'a> Attempt<'a> {
             self.client.lift_limit();
         }
         if let Some(edge) = self.edge.take().filter(|_| self.client.is_open()) {
-            self.client.limit_to(within.unwrap_or(Duration::MAX));
+            self.client.limit_to(within.unwrap_or(LEAST_TIME));
             // If this fails, the queue still shows other clients that this run isn't waiting any more.
             let _ = edge.forget(&mut self.client);
             self.client.lift_limit();
@@ -477,7 +477,8 @@ impl<'a> Attempt<'a> {
             .acquire(&mut self.client, request, place.as_ref());
         // A request that failed may have been sent partly.
         let within = outcome.as_ref().copied().unwrap_or_default();
-        self.events.push_back(wait::Event::Sent(sent, within));
+        // Before news that came in the background: they may end the wait, which must then withdraw this request.
+        self.events.push_front(wait::Event::Sent(sent, within));
         outcome.map(drop)
     }
 

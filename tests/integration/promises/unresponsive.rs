@@ -222,6 +222,24 @@ fn held_locks_are_renewed_while_a_waiter_reconnects_to_a_silent_server() {
 }
 
 #[test]
+fn a_waiter_that_loses_its_first_lock_while_it_connects_takes_no_second_one() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
+    // The waiter learns the protocol before it asks for a place.
+    let proxy = Proxy::once(&redis, "HELLO", 0, Action::Stall(Duration::from_secs(3)));
+    let line = words!("REDLOCK_REDIS_TIMEOUT=9s run --ttl 20s a b -- true");
+    let mut waiter = redis.redlock(line);
+    waiter.env("REDLOCK_URL", proxy.url());
+    let waiter = Running::start(&mut waiter);
+    wait_until("the first lock is checked", || proxy.answered("check") > 0);
+    redis.cli(&["DEL", "redlock:b"]);
+    redis.cli(&["DEL", "redlock:a"]);
+    waiter.finish_saying(79, "lock \"a\" was lost");
+    assert!(!redis.is_held("b"), "{proxy:?}");
+}
+
+#[test]
 fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
     let redis = Redis::start();
     load_scripts(&redis);
