@@ -196,8 +196,8 @@ pub fn ends_waiting(signal: i32) -> bool {
     )
 }
 
-/// Returns true if a signal asks redlock to end. redlock then ends by the same signal as the work. A shell that waits for redlock expects
-/// that: a script must end at Ctrl-C instead of continuing with its next line.
+/// Returns true if a signal asks redlock to end. redlock then ends by the same signal as the work. A shell that waits
+/// for redlock expects that: a script must end at Ctrl-C instead of continuing with its next line.
 pub fn asks_to_end(signal: i32) -> bool {
     ENDING_SIGNALS.contains(&signal)
 }

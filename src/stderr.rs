@@ -1,8 +1,9 @@
 //! Lines for standard error, whose reader may have stopped reading: a pager, a terminal after Ctrl-S, a full pipe.
 //!
-//! A process that supervises a lock must not wait for such a reader. So while a [`ImmediateMessages`] exists, a separate thread writes the
-//! lines. The thread may lag behind, and lines that exceed its queue are lost. The first line starts the thread, so a run
-//! without messages never has it. (The stream can't be made non-blocking, because COMMAND shares it.)
+//! A process that supervises a lock must not wait for such a reader. So while a [`ImmediateMessages`] exists, a
+//! separate thread writes the lines. The thread may lag behind, and lines that exceed its queue are lost. The first
+//! line starts the thread, so a run without messages never has it. (The stream can't be made non-blocking, because
+//! COMMAND shares it.)
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,9 +1,9 @@
 //! Finds the node of a Redis Cluster that has the locks: all their keys are in one hash slot.
 //!
 //! A node that doesn't serve the slot answers any question about one of its keys with the address of the node that does
-//! (`MOVED`). So redlock uses a connection only after such a question was answered over it. redlock asks one node after the
-//! other, and follows each redirection: first the last used node, then those of the URL, and those that a node has named since. After each failed search the order
-//! begins one node later.
+//! (`MOVED`). So redlock uses a connection only after such a question was answered over it. redlock asks one node after
+//! the other, and follows each redirection: first the last used node, then those of the URL, and those that a node has
+//! named since. After each failed search the order begins one node later.
 
 use std::net::IpAddr;
 use std::sync::Arc;

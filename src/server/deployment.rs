@@ -1,7 +1,8 @@
 //! The servers behind one URL.
 //!
-//! Each connection begins here. With sentinels or a cluster, redlock lists candidates, connects to one of them, and has it
-//! confirm that it has the locks. redlock remembers that server for messages and as the next candidate, and checks it again with each connection.
+//! Each connection begins here. With sentinels or a cluster, redlock lists candidates, connects to one of them, and has
+//! it confirm that it has the locks. redlock remembers that server for messages and as the next candidate, and checks
+//! it again with each connection.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -6,8 +6,8 @@ use redis::Value;
 
 use super::error::{Error, ErrorKind, quoted};
 
-/// Largest number that redlock's scripts return exactly. Above it, Lua's numbers have gaps. Microseconds since 1970 are below it until
-/// the year 2255, milliseconds for much longer.
+/// Largest number that redlock's scripts return exactly. Above it, Lua's numbers have gaps. Microseconds since 1970 are
+/// below it until the year 2255, milliseconds for much longer.
 pub const MAX_EXACT_INT: u64 = 1 << 53;
 
 pub fn array(value: Value) -> Result<Vec<Value>, Error> {

@@ -93,8 +93,9 @@ impl Prepared {
 }
 
 impl Child {
-    /// Starts a command under the locks with these ids, but not after a time since boot. Passes on the standard streams,
-    /// and the environment plus the work's variables. The kernel kills the child when redlock dies; orphans of the tree become redlock's children.
+    /// Starts a command under the locks with these ids, but not after a time since boot. Passes on the standard
+    /// streams, and the environment plus the work's variables. The kernel kills the child when redlock dies; orphans of
+    /// the tree become redlock's children.
     pub fn spawn(
         work: &Work,
         own_group: bool,
@@ -310,8 +311,9 @@ impl Child {
         self.tree.visit(until, send);
     }
 
-    /// Reaps ended children. Returns the next end that matters, or `None` if there is none yet: that of the
-    /// child, and then that of its tree, if the kernel confirms that nothing of it is left. Adopted orphans, and children that were there before COMMAND, don't matter.
+    /// Reaps ended children. Returns the next end that matters, or `None` if there is none yet: that of the child, and
+    /// then that of its tree, if the kernel confirms that nothing of it is left. Adopted orphans, and children that
+    /// were there before COMMAND, don't matter.
     pub fn reap(&mut self) -> io::Result<Option<Event<'static>>> {
         if let Some(script) = &mut self.script {
             return Ok(script.reap(&mut self.reaped, &mut self.tree));

@@ -475,7 +475,8 @@ impl Claim {
         released
     }
 
-    /// Releases the lock once, with the short script unless `is_hurried`. Returns also whether all replicas that must confirm the release have it.
+    /// Releases the lock once, with the short script unless `is_hurried`. Returns also whether all replicas that must
+    /// confirm the release have it.
     fn try_release(
         &self,
         client: &mut Client,

@@ -169,8 +169,8 @@ impl Sentinels {
         }
     }
 
-    /// Returns true if most sentinels name another server than that of the connection. Under `REDLOCK_SYNC=all` the next grant and renewal over this connection are valid only if most of
-    /// them name its server.
+    /// Returns true if most sentinels name another server than that of the connection. Under `REDLOCK_SYNC=all` the
+    /// next grant and renewal over this connection are valid only if most of them name its server.
     pub(super) fn has_moved(
         self: &Arc<Self>,
         connection: &mut Connection,

@@ -251,7 +251,8 @@ fn a_guard_that_is_suspended_on_its_host_does_not_delay_the_next_turn_for_long()
 #[test]
 fn after_the_death_of_the_holders_host_all_work_is_dead_when_its_lease_ends() {
     let site = Site::over_ssh();
-    // The run gets a PID namespace of its own, if that is permitted: then its watchdog and the next deploy can't find the work by the token.
+    // The run gets a PID namespace of its own, if that is permitted: then its watchdog and the next deploy can't find
+    // the work by the token.
     let apart = in_own_pids().unwrap_or_default();
     let (mut run, _) = site.deploy(&apart, "10s", OVER_SSH);
     let next = site.next();

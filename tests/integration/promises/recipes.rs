@@ -1,8 +1,9 @@
 //! The README's recipes, run unchanged, and the shell code on all pages.
 //!
-//! Only paths of the machine are moved: `/opt`, `/backups`, `/home`, `/usr/local/bin`. GitHub's own work isn't tested, only the commands
-//! in a document, with the shell, the variables and the signals of a job. The machine of such a job has no redlock except the
-//! one that the recipe installs, from releases that the tests made. Without systemd nothing checks the units.
+//! Only paths of the machine are moved: `/opt`, `/backups`, `/home`, `/usr/local/bin`. GitHub's own work isn't tested,
+//! only the commands in a document, with the shell, the variables and the signals of a job. The machine of such a job
+//! has no redlock except the one that the recipe installs, from releases that the tests made. Without systemd nothing
+//! checks the units.
 
 use std::path::Path;
 
