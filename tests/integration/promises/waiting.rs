@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::support::prelude::*;
+use crate::support::proxy::load_scripts;
 use crate::support::tmux::Tmux;
 
 /// Starts redlock with the words of this line, with stderr joined with stdout.
@@ -191,6 +192,8 @@ fn a_reader_listed_behind_hundreds_whose_leases_have_ended_holds_the_lock() {
 #[test]
 fn a_freeze_of_several_locks_drains_until_none_of_them_has_a_holder_at_one_moment() {
     let redis = Redis::start();
+    // A single write then asks for the state of both locks.
+    load_scripts(&redis);
     let hold = |name: &str| redis.cli(&["SET", &format!("redlock:{name}"), name]);
     hold("b");
     let mut freeze = heard(&redis, "freeze a b --drain --reason x");
