@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use serde_json::json;
 
 use crate::support::prelude::*;
+use crate::support::proxy::{Action, Proxy};
 
 /// Starts a run of an endless command, with these options and names.
 fn held(redis: &Redis, words: &str) -> Running {
@@ -282,4 +283,28 @@ fn a_waiter_that_was_handed_the_lock_is_no_holder_before_it_confirms_that_and_no
     wait_until("it is a holder", || {
         as_json(&redis, "a")[0]["holders"][0]["pid"] == waiter.pid()
     });
+}
+
+#[test]
+fn a_name_that_is_used_while_names_are_listed_hides_no_other_one() {
+    let redis = Redis::start();
+    // A page has 1,000 names.
+    let fill = "for n = 0, 1009 do
+            redis.call('SET', 'redlock:l' .. n, 'x', 'PX', 600000)
+            redis.call('ZADD', '{redlock:}:index', 10 ^ 13 + n, 'l' .. n)
+        end";
+    redis.cli(&["EVAL", fill, "0"]);
+    let socket = redis.socket();
+    let proxy = Proxy::with(&redis, move |request| {
+        // The last name of the first page moves up.
+        if request.operation == "ZRANGEBYSCORE" && request.before == 1 {
+            let words = words!("ZADD {redlock:}:index 10000000005000 l999");
+            crate::support::ask(&socket, words);
+        }
+        Action::Pass
+    });
+    let mut status = redis.redlock(words!("status --json"));
+    let listed = outcome(status.env("REDLOCK_URL", proxy.url()));
+    let listed: Vec<serde_json::Value> = serde_json::from_str(&listed.stdout).unwrap();
+    assert_eq!((listed.len(), proxy.count("ZRANGEBYSCORE")), (1010, 2));
 }
