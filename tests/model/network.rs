@@ -15,7 +15,7 @@ pub struct Asked {
     pub call: Call,
     /// Whole script to call if a short script answers 0.
     pub whole: Option<&'static Script>,
-    pub digest: u128,
+    digest: Cached,
 }
 
 impl Asked {
@@ -27,13 +27,17 @@ impl Asked {
     pub fn shortly(call: Call, short: Option<&'static Script>) -> Rc<Self> {
         let whole = short.map(|_| call.script);
         let script = short.unwrap_or(call.script);
-        let digest = digest_of(&(script.hash, &call.keys, &call.args));
         let call = Call { script, ..call };
         Rc::new(Self {
             call,
             whole,
-            digest,
+            digest: Cached::default(),
         })
+    }
+
+    pub fn digest(&self) -> u128 {
+        let Call { script, keys, args } = &self.call;
+        self.digest.get_or(|| digest_of(&(script.hash, keys, args)))
     }
 
     /// Converts an answer on its arrival: if a short script has done nothing, the whole one must be called.
@@ -49,7 +53,7 @@ impl Asked {
 
 impl fmt::Debug for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}", self.digest)
+        write!(f, "{:x}", self.digest())
     }
 }
 

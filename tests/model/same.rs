@@ -41,7 +41,7 @@ impl World {
         }
         let strays = self.network.strays.iter();
         let mut strays: Vec<(usize, u128)> = strays
-            .map(|stray| (stray.node, stray.asked.digest))
+            .map(|stray| (stray.node, stray.asked.digest()))
             .collect();
         strays.sort_unstable();
         strays.hash(&mut hasher);
@@ -67,18 +67,18 @@ impl World {
             client.exact_digest().hash(&mut hasher);
         }
         for node in &self.nodes {
-            node.stored.exact_digest.hash(&mut hasher);
+            node.stored.exact_digest().hash(&mut hasher);
             (node.clock_ahead, node.confirmed, node.is_up).hash(&mut hasher);
         }
         for stored in &self.log {
-            stored.exact_digest.hash(&mut hasher);
+            stored.exact_digest().hash(&mut hasher);
         }
         for link in &self.network.links {
             let digest = link.as_ref().map(|link| link.digest());
             digest.hash(&mut hasher);
         }
         for stray in &self.network.strays {
-            (stray.node, stray.asked.digest).hash(&mut hasher);
+            (stray.node, stray.asked.digest()).hash(&mut hasher);
         }
         (self.network.primary, &self.network.delays).hash(&mut hasher);
         self.split.hash(&mut hasher);
@@ -127,7 +127,7 @@ fn digest_of_abandoned(link: &Link) -> u128 {
     let mut hasher = Digester::new();
     (link.node, link.listens, link.is_closing()).hash(&mut hasher);
     for request in &link.requests {
-        (request.asked.digest, request.subscribes).hash(&mut hasher);
+        (request.asked.digest(), request.subscribes).hash(&mut hasher);
     }
     hasher.digest()
 }

@@ -106,7 +106,7 @@ pub fn rules(name: &'static str, runs: usize) -> Rules {
         replaced: Vec::new(),
         witnesses: Vec::new(),
         interpreter: Rc::default(),
-        executed: RefCell::default(),
+        executed: Some(RefCell::default()),
     }
 }
 

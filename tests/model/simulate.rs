@@ -291,6 +291,7 @@ impl Simulation {
             interpreter: Rc::clone(&server.interpreter),
             replaced: server.replaced.clone(),
             witnesses,
+            executed: None,
             ..scenarios::rules("simulated", 0)
         };
         let mut simulation = Self {

@@ -153,8 +153,8 @@ pub struct Rules {
     /// Judges of each call, and servers that must agree.
     pub witnesses: Vec<Rc<RefCell<dyn Witness>>>,
     pub interpreter: Rc<Interpreter>,
-    /// Results of calls, by a digest of the data, the moment and the call.
-    pub executed: RefCell<HashMap<u128, Rc<Executed>>>,
+    /// Results of calls, by a digest of the data, the moment and the call; a search that merges no states repeats none.
+    pub executed: Option<RefCell<HashMap<u128, Rc<Executed>>>>,
 }
 
 /// Number of results above which all are forgotten.
@@ -181,35 +181,41 @@ impl Rules {
         moment: &super::redis::Moment,
         asked: &Asked,
     ) -> Rc<Executed> {
-        let key = digest_of(&(before.exact_digest, moment, asked.digest));
-        if let Some(executed) = self.executed.borrow().get(&key) {
+        let Some(executed) = &self.executed else {
+            return self.call(before, moment, asked);
+        };
+        let key = digest_of(&(before.exact_digest(), moment, asked.digest()));
+        if let Some(executed) = executed.borrow().get(&key) {
             return Rc::clone(executed);
         }
-        let mut data = before.data.clone();
-        let call = &asked.call;
-        let source = self.source(call.script);
-        let done = self
-            .interpreter
-            .eval(&mut data, moment, source, &call.keys, &call.args);
-        let done = Rc::new(Executed {
-            answer: done.answer,
-            published: done.published,
-            stored: (done.writes > 0).then(|| Stored::new(data, self)),
-        });
-        let mut executed = self.executed.borrow_mut();
+        let done = self.call(before, moment, asked);
+        let mut executed = executed.borrow_mut();
         if executed.len() >= KEPT {
             executed.clear();
         }
         executed.insert(key, Rc::clone(&done));
         done
     }
+
+    fn call(&self, before: &Stored, moment: &super::redis::Moment, asked: &Asked) -> Rc<Executed> {
+        let mut data = before.data.clone();
+        let call = &asked.call;
+        let source = self.source(call.script);
+        let done = self
+            .interpreter
+            .eval(&mut data, moment, source, &call.keys, &call.args);
+        Rc::new(Executed {
+            answer: done.answer,
+            published: done.published,
+            stored: (done.writes > 0).then(|| Stored::new(data, self)),
+        })
+    }
 }
 
 /// Data of a server.
 pub struct Stored {
     pub data: Data,
-    /// Digest of all of it.
-    pub exact_digest: u128,
+    exact_digest: Cached,
     digest: Cached,
     /// The last fencing token that was granted.
     pub fence: i64,
@@ -218,11 +224,16 @@ pub struct Stored {
 impl Stored {
     fn new(data: Data, rules: &Rules) -> Rc<Self> {
         Rc::new(Self {
-            exact_digest: digest_of(&data),
+            exact_digest: Cached::default(),
             digest: Cached::default(),
             fence: last_fence(&data, &rules.lock.keys),
             data,
         })
+    }
+
+    /// Returns a digest of all data.
+    pub fn exact_digest(&self) -> u128 {
+        self.exact_digest.get_or(|| digest_of(&self.data))
     }
 
     /// Returns a digest of the relevant data, without the fencing token.
@@ -690,9 +701,9 @@ impl World {
             Step::ServeStray(n) => {
                 let stray = self.network.strays.remove(n);
                 if self.nodes[stray.node].is_up {
-                    let before = self.nodes[stray.node].stored.exact_digest;
+                    let before = self.nodes[stray.node].stored.exact_digest();
                     self.execute(stray.node, &stray.asked, None)?;
-                    if self.nodes[stray.node].stored.exact_digest != before {
+                    if self.nodes[stray.node].stored.exact_digest() != before {
                         self.facts.a_late_request_was_done();
                     }
                 }

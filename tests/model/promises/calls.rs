@@ -194,7 +194,7 @@ impl Judge {
     /// Returns the key of a run or a guard in `pasts`.
     fn name(setup: &Setup) -> String {
         match &setup.guards {
-            Some(guarding) => text(&guarding.guard.leave_call().args[4]),
+            Some(guarding) => guarding.guard.id.clone(),
             None => text(setup.claim.token().as_bytes()),
         }
     }
