@@ -90,16 +90,14 @@ fn refuse_without_token(name: &Name, settings: &Settings) -> Result<Exit> {
 fn force(name: &Name, options: &cli::Release, settings: &Settings) -> Result<Exit> {
     let (mut client, lock) = look(name, settings)?;
     let (given, at) = (options.id.as_deref(), report::at_server(&settings.locks));
-    let (holds, shown) = match select(&lock, given, options.all) {
-        Selection::Holders(holds) => {
-            let first = holds.first().map(|hold| hold.id.as_str());
-            (holds, first)
-        }
+    let (holds, waiter) = match select(&lock, given, options.all) {
+        Selection::Holders(holds) => (holds, None),
         Selection::Waiter(waiting) => (Vec::new(), Some(waiting.id.as_str())),
         // The script reports a key that isn't a lock, and doesn't change it.
         Selection::Nobody if matches!(lock.key, Key::NotALock(_)) => (Vec::new(), None),
         other => return other.refuse(&lock, given, &mut client, settings),
     };
+    let shown = waiter.or_else(|| holds.first().map(|hold| hold.id.as_str()));
     let may_ask = given.is_none() && !options.all && !options.yes;
     let asks = may_ask && !holds.is_empty() && report::can_ask();
     if asks {
@@ -121,7 +119,8 @@ fn force(name: &Name, options: &cli::Release, settings: &Settings) -> Result<Exi
         Forced::Freed { holder, others } => {
             let whose = report::holder_and_others(holder.as_ref(), others.saturating_add(1));
             let aftermath = aftermath(&holds);
-            format!("lock \"{name}\"{at} forced free; it was held by {whose}{aftermath}")
+            let freeze = lock.frozen.as_ref().map_or("", |_| "; it stays frozen");
+            format!("lock \"{name}\"{at} forced free; it was held by {whose}{aftermath}{freeze}")
         }
         Forced::WaiterRemoved(waiter) => {
             let who = waiter.map_or("a waiter".into(), |it| report::client_in_words(&it.who));

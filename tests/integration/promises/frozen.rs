@@ -60,7 +60,7 @@ fn a_lock_stays_frozen_when_its_holder_dies_is_forced_out_or_is_stopped() {
     let redis = Redis::start();
     for (end, says) in [
         ("redis-cli -s ~/redis.sock PEXPIRE redlock:a 1", ""),
-        ("redlock release --force -q a", ""),
+        ("redlock release --force a", "; it stays frozen"),
         ("redlock stop -n a", "to stop; \"a\" is released after that"),
         ("redlock stop a", ", and stays frozen"),
     ] {
