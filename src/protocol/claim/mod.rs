@@ -409,7 +409,7 @@ impl Claim {
     ///
     /// If another server may take over, the release is repeated at whichever server has the locks. The
     /// retries last up to `patience` while no server can be reached, and up to [`FAILOVER`] until all
-    /// replicas have the release. Returns also whether they have it: otherwise a replica without it may
+    /// replicas have the release. At a single server they last as long as one request may take. Returns also whether they have it: otherwise a replica without it may
     /// become the primary, or be one already.
     ///
     /// Takes no longer than `within`, if given: a release that was sent frees the lock even if nobody waits
@@ -457,9 +457,11 @@ impl Claim {
                 Err(error) if error.kind == ErrorKind::Moving => {
                     (Err(error), patience.max(client.timeout()))
                 }
-                Err(error) if client.deployment.may_fail_over() && error.kind.may_pass() => {
-                    (Err(error), patience)
+                // So does a restart, or another client's script.
+                Err(error) if error.kind.may_pass() && !client.deployment.may_fail_over() => {
+                    (Err(error), patience.min(client.timeout()))
                 }
+                Err(error) if error.kind.may_pass() => (Err(error), patience),
                 Err(error) => (Err(error), Duration::ZERO),
             };
             if began.elapsed() >= patience {

@@ -133,6 +133,27 @@ fn commands_status_survives_a_release_that_fails_or_is_not_answered() {
 }
 
 #[test]
+fn a_release_is_repeated_while_the_server_is_busy_or_restarts() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    for refusal in [
+        Action::Lie(b"-BUSY Redis is busy running a script.\r\n"),
+        Action::Lie(b"-LOADING Redis is loading the dataset in memory\r\n"),
+        Action::Reset,
+    ] {
+        let proxy = Proxy::with(&redis, move |request| {
+            let is_refused = request.operation == "release" && request.before < 3;
+            if is_refused { refusal } else { Action::Pass }
+        });
+        let mut run = redis.run("--ttl 10m a", "exit 5");
+        outcome(run.env("REDLOCK_URL", proxy.url()))
+            .assert_printed(5, "")
+            .assert_silent();
+        assert!(redis.holder("a").is_none());
+    }
+}
+
+#[test]
 fn a_late_release_succeeds_on_a_server_that_lost_its_scripts() {
     let redis = Redis::start();
     load_scripts(&redis);
