@@ -10,9 +10,9 @@
 //! at the same time between the two.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use super::client::Client;
 use super::inspect::{Hold, Inspected, Waiting};
@@ -21,7 +21,7 @@ use super::name::{Name, blocked_key};
 use super::scripts::lossy_text;
 use super::who::{Limit, Who};
 use crate::duration::milliseconds;
-use crate::server::error::{Error, ErrorKind};
+use crate::server::error::Error;
 use crate::server::pushes::PRESENCE_CHECK;
 
 /// A waiter of a job that holds something: an edge of the wait-for graph.
@@ -60,15 +60,15 @@ const MAX_CHAIN: usize = 100;
 impl WaitEdge {
     /// Publishes that the job waits; the note expires after `lasting`.
     pub fn publish(&self, client: &mut Client, lasting: Duration) -> Result<(), Error> {
+        let mut sets = Vec::new();
         for hold in &self.holds {
             let mut set = redis::cmd("SET");
-            set.arg(blocked_key(&self.locks.prefix, hold))
-                .arg(format!("{} {}", self.id, self.wants))
-                .arg("PX")
-                .arg(milliseconds(lasting));
-            client.query(&set)?;
+            set.arg(blocked_key(&self.locks.prefix, hold));
+            set.arg(format!("{} {}", self.id, self.wants));
+            sets.push(set.arg("PX").arg(milliseconds(lasting)).clone());
         }
-        Ok(())
+        // A full server refuses the notes, and the wait goes on without them.
+        ask(client, &sets).map(drop)
     }
 
     /// Removes the note.
@@ -102,6 +102,11 @@ impl WaitEdge {
         };
         search.follow_waiter(&self.wants, &self.id)
     }
+}
+
+/// Sends commands at once. Returns all answers; a refusal, or a key of another type, is no note.
+fn ask(client: &mut Client, commands: &[Cmd]) -> Result<Vec<Value>, Error> {
+    client.query_each(commands, Instant::now() + client.timeout())
 }
 
 struct CycleSearch<'a> {
@@ -146,11 +151,16 @@ impl CycleSearch<'_> {
         // enough. A request for a slot needs any holder to leave, even if the holders share the lock.
         let needs_all = limits.min() == Some(Limit::EXCLUSIVE);
         let mut members = Vec::new();
-        for hold in lock.holds() {
+        // All at once, because the waiter must return to its queue soon.
+        let holds = lock.holds().iter();
+        let keys = holds.map(|hold| blocked_key(&self.locks.prefix, &hold.id));
+        let gets: Vec<Cmd> = keys.map(|key| redis::cmd("GET").arg(key).clone()).collect();
+        let notes = ask(self.client, &gets)?;
+        for (hold, note) in lock.holds().iter().zip(&notes) {
             let stuck = if self.own_holds.contains(&hold.id) {
                 Some(Vec::new())
             } else {
-                self.follow_holder(&lock.name, hold)?
+                self.follow_holder(&lock.name, hold, note)?
             };
             match stuck {
                 Some(stuck) if needs_all => return Ok(Some(stuck)),
@@ -169,16 +179,9 @@ impl CycleSearch<'_> {
         Ok((!needs_all && !lock.holds().is_empty()).then_some(members))
     }
 
-    /// Follows a holder, and the jobs that it waits for.
-    fn follow_holder(&mut self, holds: &Name, hold: &Hold) -> Result<Members, Error> {
-        let mut get = redis::cmd("GET");
-        get.arg(blocked_key(&self.locks.prefix, &hold.id));
-        let note = (self.client).with_connection(|connection, _| match connection.query(&get) {
-            // A key of another type isn't redlock's note.
-            Err(error) if error.kind == ErrorKind::Config => Ok(Value::Nil),
-            note => note,
-        })?;
-        let note = lossy_text(&note);
+    /// Follows a holder, and the jobs that it waits for, from its note, if there is one.
+    fn follow_holder(&mut self, holds: &Name, hold: &Hold, note: &Value) -> Result<Members, Error> {
+        let note = lossy_text(note);
         let wanted = note
             .split_once(' ')
             .and_then(|(id, wants)| Some((id, wants.parse::<Name>().ok()?)));

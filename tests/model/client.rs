@@ -712,7 +712,9 @@ impl Client {
                         events.push_back(wait::Event::Failed(failure(ErrorKind::Unreachable)));
                     }
                     wait::Action::Disconnect(_) => network.close(self.number),
-                    wait::Action::SearchDeadlock(_) => events.push_back(wait::Event::NotSearched),
+                    wait::Action::SearchDeadlock(_) => {
+                        events.push_back(wait::Event::Searched(None));
+                    }
                     wait::Action::End(end) => return self.on_wait_end(&end, now, network),
                     _ => {}
                 }

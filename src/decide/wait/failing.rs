@@ -11,7 +11,7 @@ impl Wait {
     pub(super) fn on_failure(&mut self, error: protocol::Error, now: Moment) {
         if let Phase::Searching { due } = self.phase {
             // Other runs may have read the published wait all the same.
-            self.count_searches(due);
+            self.plan_search(due);
         }
         match self.phase {
             Phase::Searching { due } | Phase::Sending { due } | Phase::Asking { due, .. } => {

@@ -68,10 +68,8 @@ pub enum Event {
     Message,
     /// The server pushed that the waiter has the lock, for a short time.
     Granted(Grant),
-    /// The search for a deadlock is done, with the cycle that this wait must break, if any.
+    /// The search for a deadlock is done, or there was no connection for it; with the cycle that this wait must break, if any.
     Searched(Option<Vec<CycleMember>>),
-    /// There was no connection to search for a deadlock over.
-    NotSearched,
     /// The request for the lock was sent at this moment, perhaps only in part, and its answer may take this
     /// long. A second such event follows if the short script changed nothing and the whole one was sent.
     Sent(Moment, Duration),
@@ -165,9 +163,13 @@ enum Phase {
     Over,
 }
 
-/// Delays of the first searches for a deadlock. The second one is for waiters that began to wait at the same
-/// moment, and hadn't published that yet. Later each heartbeat searches.
+/// Delays of the first two searches for a deadlock. The second one is for waiters that began to wait at the same
+/// moment, and hadn't published that yet.
 const SEARCH_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
+
+/// Longest time between two searches; until then each one waits for twice as long as the one before. The beginning of a wait
+/// completes a cycle, so further searches only repair what a server has forgotten, at the cost of reading the whole queue.
+const LONGEST_BETWEEN: Duration = Duration::from_secs(300);
 
 /// Number of leases that came too late after which the wait ends, because the server is too slow.
 const MOST_TOO_LATE: u32 = 3;
@@ -196,8 +198,8 @@ pub struct Wait {
     unanswered: bool,
     /// Number of times that the lock came when its lease was almost over.
     too_late: u32,
-    /// Number of first searches for a deadlock that are done.
-    searches: usize,
+    /// Delay of the next search for a deadlock.
+    search_after: Duration,
     /// Time for which the note says that the job waits.
     waiting_for: Duration,
     progress: ProgressSchedule,
@@ -220,7 +222,7 @@ impl Wait {
             is_known: false,
             unanswered: false,
             too_late: 0,
-            searches: 0,
+            search_after: SEARCH_AFTER[0],
             waiting_for: heartbeat(0) * HEARTBEATS,
             progress: ProgressSchedule::new(began, policy.single_line),
             outage: None,
@@ -293,16 +295,11 @@ impl Wait {
             },
             Event::Searched(cycle) => {
                 if let Phase::Searching { due } = self.phase {
-                    self.count_searches(due);
+                    self.plan_search(due);
                     match cycle {
                         Some(cycle) => self.end(End::Deadlock(cycle)),
                         None => self.send(due),
                     }
-                }
-            }
-            Event::NotSearched => {
-                if let Phase::Searching { due } = self.phase {
-                    self.send(due);
                 }
             }
             Event::Sent(sent, within) => {
@@ -363,9 +360,10 @@ impl Wait {
 
     fn dispatch(&mut self, due: Moment) {
         // If the job holds nothing, no other client waits for it.
-        if self.policy.holds_others && due >= self.began + SEARCH_AFTER[0] {
+        if self.policy.holds_others && due >= self.began + self.search_after {
             self.phase = Phase::Searching { due };
-            self.actions.push(Action::SearchDeadlock(self.waiting_for));
+            let lasting = self.waiting_for + due.since(self.began).min(LONGEST_BETWEEN);
+            self.actions.push(Action::SearchDeadlock(lasting));
         } else {
             self.send(due);
         }
@@ -376,9 +374,11 @@ impl Wait {
         self.actions.push(Action::Ask(self.place));
     }
 
-    fn count_searches(&mut self, at: Moment) {
-        let is_over = |after: &&Duration| at >= self.began + **after;
-        self.searches = SEARCH_AFTER.iter().filter(is_over).count();
+    /// Plans the search after the one at this moment.
+    fn plan_search(&mut self, at: Moment) {
+        let waited = at.since(self.began);
+        let next = SEARCH_AFTER.into_iter().find(|after| *after > waited);
+        self.search_after = next.unwrap_or(waited + waited.min(LONGEST_BETWEEN));
     }
 
     /// Asks again, because something may have changed.
@@ -476,9 +476,8 @@ impl Wait {
         self.waiting_for = heartbeat(busy.ahead) * HEARTBEATS;
         // The first progress message must be fresh.
         let first = self.progress.first().filter(|first| *first > now);
-        let search = SEARCH_AFTER.get(self.searches);
-        let search = search.filter(|_| self.policy.holds_others);
-        let looks = [search.map(|after| self.began + *after), first];
+        let search = self.began + self.search_after;
+        let looks = [Some(search).filter(|_| self.policy.holds_others), first];
         self.phase = Phase::Queued {
             busy: Rc::new(busy),
             sent,
@@ -510,7 +509,7 @@ impl Wait {
         };
         // With a slow connection the confirmation comes first, because its answer might come when the grant
         // is over. After a published wait, too, because the note must be taken back.
-        let is_allowed = self.policy.starts_on_grant && self.searches == 0;
+        let is_allowed = self.policy.starts_on_grant && self.search_after == SEARCH_AFTER[0];
         if !is_allowed || !is_short(heard.since(*sent)) {
             return None;
         }

@@ -611,43 +611,49 @@ fn a_connection_that_fails_in_the_queue_is_replaced_at_once() {
 }
 
 #[test]
-fn a_job_that_holds_others_looks_for_a_deadlock_twice_and_then_with_each_heartbeat() {
+fn a_job_that_holds_others_searches_for_a_deadlock_twice_and_then_ever_more_rarely() {
     let mut waiter = Waiter::queued(in_a_job(), &behind(4));
-    let mut looked = Vec::new();
-    for ms in 1_000..10_000 {
-        let actions = waiter.tick(ms);
-        if actions.starts_with("search") {
-            assert_eq!(actions, "search, noted for 12s");
-            looked.push(ms);
-            assert_eq!(waiter.on(ms, Event::Searched(None)), "ask, listening");
+    let mut searches = Vec::new();
+    for ms in (1_000..1_000_000).step_by(100) {
+        let mut actions = waiter.tick(ms);
+        if let Some(lasting) = actions.strip_prefix("search, noted for ") {
+            let seconds: u64 = lasting.trim_end_matches('s').parse().unwrap();
+            searches.push((ms, ms + seconds * 1000));
+            actions = waiter.on(ms, Event::Searched(None));
+        }
+        if actions.ends_with("ask, listening") {
             waiter.sent(ms);
             waiter.on(ms, Event::Answered(Ok(Acquired::Busy(behind(4)))));
         }
     }
-    assert_eq!(looked, [1_000, 1_300, 5_300, 9_300]);
+    let at: Vec<u64> = searches.iter().map(|(at, _)| *at).collect();
+    assert_eq!(
+        at,
+        [
+            1_000, 1_300, 2_600, 5_200, 10_400, 20_800, 41_600, 83_200, 166_400, 332_800, 632_800,
+            932_800
+        ]
+    );
+    // Until the next search at least, other runs find the note of the last one.
+    assert!(searches.windows(2).all(|two| two[0].1 > two[1].0 + 2_000));
 }
 
 #[test]
 fn a_wait_that_has_to_break_a_deadlock_ends() {
     let mut waiter = Waiter::queued(in_a_job(), &busy());
-    assert_eq!(waiter.tick(1_000), "search, noted for 6s");
+    assert_eq!(waiter.tick(1_000), "search, noted for 7s");
     let cycle = Event::Searched(Some(Vec::new()));
     assert_eq!(waiter.on(1_001, cycle), "end: Deadlock");
     assert!(waiter.0.is_known());
 }
 
 #[test]
-fn a_look_for_a_deadlock_that_was_not_made_is_made_later() {
+fn a_search_for_a_deadlock_that_fails_is_repeated_later() {
     let mut waiter = Waiter::queued(in_a_job(), &busy());
     waiter.tick(1_000);
-    assert_eq!(waiter.on(1_000, Event::NotSearched), "ask, listening");
-    waiter.sent(1_000);
-    waiter.answered_busy(1_000, &busy());
-    assert!(waiter.due() <= 1_001);
-    assert_eq!(waiter.tick(1_001), "search, noted for 6s");
-    // Others may have read the note of a failed search.
+    // Others may have read its note.
     assert_eq!(waiter.fails(1_002, Unreachable), "disconnect");
-    assert!(waiter.0.searches > 0);
+    assert_eq!(waiter.0.search_after, SEARCH_AFTER[1]);
 }
 
 #[test]
@@ -657,11 +663,11 @@ fn a_look_for_a_deadlock_ends_when_the_last_question_has_to_be_answered() {
         ..in_a_job()
     };
     let mut waiter = Waiter::queued(limited, &busy());
-    assert_eq!(waiter.tick(1_000), "search, noted for 6s");
+    assert_eq!(waiter.tick(1_000), "search, noted for 7s");
     assert_eq!((waiter.due(), waiter.tick(2_599)), (2_600, String::new()));
     assert_eq!(waiter.tick(2_600), "time out");
     let mut unlimited = Waiter::queued(in_a_job(), &busy());
-    assert_eq!(unlimited.tick(1_000), "search, noted for 6s");
+    assert_eq!(unlimited.tick(1_000), "search, noted for 7s");
     assert_eq!(unlimited.tick(600_000), "");
 }
 
@@ -812,7 +818,7 @@ fn work_starts_on_no_grant_where_others_may_have_read_that_its_job_waits() {
     waiter.sent(1_000);
     waiter.answered_busy(1_000, &busy());
     let granted = waiter.on(1_100, Event::Granted(grant(100)));
-    assert_eq!(granted, "search, noted for 6s");
+    assert_eq!(granted, "ask, listening");
 }
 
 #[test]

@@ -413,7 +413,7 @@ impl<'a> Attempt<'a> {
             self.search = search.ok();
         }
         if self.search.is_none() {
-            self.events.push_back(wait::Event::NotSearched);
+            self.events.push_back(wait::Event::Searched(None));
         }
     }
 
