@@ -45,35 +45,3 @@ impl Call {
         command
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    static SCRIPT: Script = Script {
-        source: "return 1",
-        hash: "e0e1f9fabfc9d4800c877a703b823ac0578ff8db",
-        keys: 2,
-        counts_when_replicated: false,
-        may_arrive_late: false,
-    };
-
-    #[test]
-    fn a_script_is_called_by_its_hash_or_with_its_text_and_its_keys_come_first() {
-        let call = Call {
-            script: &SCRIPT,
-            keys: vec![b"key".to_vec(), b"other".to_vec()],
-            args: vec![b"argument".to_vec()],
-        };
-        for (by_hash, name, script) in [
-            (true, "EVALSHA", SCRIPT.hash),
-            (false, "EVAL", SCRIPT.source),
-        ] {
-            let mut expected = cmd(name);
-            expected.arg(script).arg(2).arg("key").arg("other");
-            expected.arg("argument");
-            let packed = call.command(by_hash).get_packed_command();
-            assert_eq!(packed, expected.get_packed_command());
-        }
-    }
-}

@@ -241,6 +241,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::server::sentinel::tests::serve;
 
     fn parse(url: &str, prefix: Option<&str>) -> Result<Deployment, Error> {
         let access = Access {
@@ -289,28 +290,16 @@ mod tests {
 
     #[test]
     fn a_node_that_answers_only_its_first_question_fails_within_the_time_of_the_call() {
-        use std::io::{Read, Write};
-
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let node = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut request = Vec::new();
-            let mut bytes = [0; 1024];
-            while !request.windows(6).any(|word| word == b"EXISTS") {
-                let read = stream.read(&mut bytes).unwrap();
-                assert!(read > 0, "{}", request.escape_ascii());
-                request.extend_from_slice(&bytes[..read]);
-            }
-            // An old server, which doesn't know HELLO.
-            stream.write_all(b"-ERR unknown\r\n:0\r\n").unwrap();
-            while let Ok(1..) = stream.read(&mut bytes) {}
+        // An old server, which doesn't know HELLO, and doesn't answer what follows the first question.
+        let port = serve(|words| match &*words[0] {
+            "HELLO" => "-ERR unknown\r\n".into(),
+            "EXISTS" => ":0\r\n".into(),
+            _ => String::new(),
         });
         let deployment = parse(&format!("redis-cluster://127.0.0.1:{port}"), None).unwrap();
         let began = Instant::now();
         let opened = deployment.open(Duration::from_secs(2));
         assert_eq!(opened.map(drop).unwrap_err().kind, ErrorKind::Unreachable);
         assert!(began.elapsed() < Duration::from_secs(15));
-        node.join().unwrap();
     }
 }

@@ -86,15 +86,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn once_a_password_was_taken_a_failure_may_pass() {
-        let password = FreshPassword::new("/no/such/file".into());
-        let kind = || password.read().unwrap_err().kind;
-        assert_eq!(kind(), ErrorKind::Config);
-        password.note_accepted();
-        assert_eq!(kind(), ErrorKind::NotNow);
-    }
-
-    #[test]
     fn a_file_that_gives_no_password_any_more_leaves_the_last_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("password");

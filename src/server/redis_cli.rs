@@ -116,16 +116,17 @@ mod tests {
         Address::Tcp { host, port, tls }
     }
 
-    #[test]
-    fn a_line_reaches_the_server_as_the_settings_do_and_asks_for_the_password() {
+    fn of(address: &Address, user: Option<&str>, has_password: bool) -> RedisCli {
         let files = TlsFiles {
             ca: Some("/etc/ssl/our ca.pem".into()),
             cert: Some("c.pem".into()),
             key: Some("k.pem".into()),
         };
-        let of = |address: &Address, user: Option<&str>, has_password| {
-            RedisCli::new(address, &files, user.map(str::to_owned), has_password)
-        };
+        RedisCli::new(address, &files, user.map(str::to_owned), has_password)
+    }
+
+    #[test]
+    fn a_line_reaches_the_server_as_the_settings_do_and_asks_for_the_password() {
         for (cli, line) in [
             (
                 of(&tcp("localhost", 6379, false), None, false),
@@ -150,18 +151,14 @@ mod tests {
 
     #[test]
     fn a_line_for_an_administrator_is_no_one_elses() {
-        let of = |user: Option<&str>, has_password| {
-            let files = TlsFiles::default();
-            let user = user.map(str::to_owned);
-            RedisCli::new(&tcp("h", 6379, false), &files, user, has_password)
-        };
+        let host = tcp("h", 6379, false);
         let line = |cli: &RedisCli| {
             let cli = std::slice::from_ref(cli);
             RedisCli::admin_line(cli, &[&["ACL", "LIST"]], None)
         };
-        let plain = of(None, false);
+        let plain = of(&host, None, false);
         assert_eq!(line(&plain), "redis-cli -h h ACL LIST");
-        let jobs = of(Some("jobs"), true);
+        let jobs = of(&host, Some("jobs"), true);
         let by_default = "redis-cli -h h --askpass ACL LIST  # as an administrator";
         assert_eq!(line(&jobs), by_default);
         let by_user = "redis-cli -h h --user jobs --askpass ACL LIST";

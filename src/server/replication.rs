@@ -283,31 +283,35 @@ impl Role {
 mod tests {
     use super::*;
 
-    fn role(offset: u64, replicas: &[(&str, u64)]) -> Role {
-        let of = |(address, at): &(&str, u64)| ((*address).to_owned(), *at);
+    /// Returns the role of a primary with these connected replicas: `a:1=7` has the first seven bytes.
+    fn role(offset: u64, replicas: &str) -> Role {
+        let each = replicas.split_whitespace().map(|word| {
+            let (address, at) = word.split_once('=').unwrap();
+            (address.to_owned(), at.parse().unwrap())
+        });
         Role {
             offset,
-            replicas: replicas.iter().map(of).collect(),
+            replicas: each.collect(),
             ..Role::default()
         }
     }
 
-    fn each(addresses: &[&str]) -> Goal {
-        Goal::Each(addresses.iter().map(ToString::to_string).collect())
+    fn each(addresses: &str) -> Goal {
+        let addresses = addresses.split_whitespace();
+        Goal::Each(addresses.map(str::to_owned).collect())
     }
 
     #[test]
     fn the_confirmation_of_one_replica_does_not_count_for_another() {
-        let both = &["a:1", "c:1"][..];
         for (goal, replicas, is_reached) in [
             // Another replica is connected, and has the data.
-            (both, &[("a:1", 7), ("b:1", 10), ("c:1", 10)][..], false),
-            (both, &[("b:1", 10), ("c:1", 10)], false),
-            (both, &[("a:1", 10), ("b:1", 7), ("c:1", 11)], true),
+            ("a:1 c:1", "a:1=7 b:1=10 c:1=10", false),
+            ("a:1 c:1", "b:1=10 c:1=10", false),
+            ("a:1 c:1", "a:1=10 b:1=7 c:1=11", true),
             // A replica that has connected again is as far as its new connection says.
-            (both, &[("a:1", 3), ("c:1", 10), ("a:1", 10)], true),
+            ("a:1 c:1", "a:1=3 c:1=10 a:1=10", true),
             // No replica isn't enough.
-            (&[], &[("a:1", 10)], false),
+            ("", "a:1=10", false),
         ] {
             let reached = each(goal).is_reached(10, &role(12, replicas));
             assert_eq!(reached, is_reached, "{goal:?} {replicas:?}");
@@ -316,81 +320,38 @@ mod tests {
 
     #[test]
     fn the_replica_that_lags_is_named() {
-        let second = Duration::from_secs(1);
-        let lags = role(10, &[("a:1", 9), ("b:1", 7)]);
-        for (goal, acknowledged, role, offset, words) in [
-            (
-                Goal::Number(2),
-                1,
-                Some(&lags),
-                None,
-                "1 of 2 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): b:1 is 3 bytes behind",
-            ),
-            (
-                Goal::Number(3),
-                2,
-                Some(&lags),
-                None,
-                "only 2 of 3 replicas are connected",
-            ),
-            (
-                Goal::Number(2),
-                0,
-                None,
-                None,
-                "too few of its replicas have confirmed it: 0 of 2",
-            ),
-            (
-                each(&["a:1", "b:1"]),
-                2,
-                Some(&lags),
-                Some(9),
-                "1 of 2 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): b:1 is 2 bytes behind",
-            ),
-            (
-                each(&["c:1"]),
-                2,
-                Some(&lags),
-                Some(9),
-                "0 of 1 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): c:1 isn't connected to the primary (a:1 is connected but not listed: see `redlock doctor`)",
-            ),
-            (
-                each(&["c:1"]),
-                0,
-                Some(&role(10, &[("10.0.0.1:1", 9)])),
-                Some(9),
-                "0 of 1 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): c:1 isn't connected to the primary (10.0.0.1:1 is connected but not listed: see `redlock doctor`)",
-            ),
-            // A replica that only lags isn't taken for one under another address.
-            (
-                each(&["a:1"]),
-                1,
-                Some(&role(10, &[("a:1", 7), ("b:1", 10)])),
-                Some(10),
-                "0 of 1 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): a:1 is 3 bytes behind",
-            ),
-            (
-                each(&[]),
-                2,
-                Some(&lags),
-                Some(9),
-                "no promotable replica is up",
-            ),
-            (
-                each(&["c:1"]),
-                0,
-                Some(&role(10, &[])),
-                Some(9),
-                "no replica is connected",
-            ),
-        ] {
-            assert_eq!(goal.in_words(acknowledged, second, role, offset), words);
+        // The goal, how many have confirmed it, the offset, the connected replicas, and the message. In the last row but two a
+        // replica only lags, and isn't taken for one under another address.
+        let rows = "2; 1; -; a:1=9 b:1=7; 1 of 2 LATE b:1 is 3 bytes behind
+            3; 2; -; a:1=9 b:1=7; only 2 of 3 replicas are connected
+            2; 0; -; -; too few of its replicas have confirmed it: 0 of 2
+            a:1 b:1; 2; 9; a:1=9 b:1=7; 1 of 2 LATE b:1 is 2 bytes behind
+            c:1; 2; 9; a:1=9 b:1=7; 0 of 1 LATE c:1 isn't connected to the primary (a:1 ELSEWHERE)
+            c:1; 0; 9; 10.0.0.1:1=9; 0 of 1 LATE c:1 isn't connected to the primary (10.0.0.1:1 ELSEWHERE)
+            a:1; 1; 10; a:1=7 b:1=10; 0 of 1 LATE a:1 is 3 bytes behind
+            ; 2; 9; a:1=9 b:1=7; no promotable replica is up
+            c:1; 0; 9; ; no replica is connected";
+        let late = "replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT):";
+        let elsewhere = "is connected but not listed: see `redlock doctor`";
+        for row in rows.lines().map(str::trim) {
+            let [goal, acknowledged, offset, replicas, words] =
+                row.split("; ").collect::<Vec<_>>()[..]
+            else {
+                panic!("{row}");
+            };
+            let goal = goal.parse().map_or_else(|_| each(goal), Goal::Number);
+            let acknowledged = acknowledged.parse().unwrap();
+            let role = (replicas != "-").then(|| role(10, replicas));
+            let second = Duration::from_secs(1);
+            let message = goal.in_words(acknowledged, second, role.as_ref(), offset.parse().ok());
+            let words = words.replace("LATE", late);
+            assert_eq!(message, words.replace("ELSEWHERE", elsewhere));
         }
     }
 
     #[test]
     fn all_means_the_replicas_that_were_listed_last() {
-        assert_eq!(ReplicaList::default().goal(Quorum::All), each(&[]));
+        assert_eq!(ReplicaList::default().goal(Quorum::All), each(""));
         let two = || vec!["a:1".into(), "b:1".into()];
         for shard in [4, 6] {
             let listed = ReplicaList::in_shard(two(), shard);
@@ -400,29 +361,29 @@ mod tests {
         }
         let listed = ReplicaList::in_shard(two(), 3);
         let all = listed.goal(Quorum::All);
-        assert_eq!(all, each(&["a:1", "b:1"]));
+        assert_eq!(all, each("a:1 b:1"));
         assert_eq!((all.number(), all.is_each()), (2, true));
         let one = listed.goal(Quorum::AtLeast(1));
         assert_eq!(one, Goal::Number(1));
         assert_eq!((one.number(), one.is_each()), (1, false));
         // A list from sentinels expires.
-        let mut listed = ReplicaList::for_a_round(each(&["a:1"]));
-        assert_eq!(listed.goal(Quorum::All), each(&["a:1"]));
+        let mut listed = ReplicaList::for_a_round(each("a:1"));
+        assert_eq!(listed.goal(Quorum::All), each("a:1"));
         listed.until = Some(Instant::now());
         assert!(matches!(listed.goal(Quorum::All), Goal::Unreachable(_)));
-        assert_eq!(listed.last, each(&["a:1"]));
+        assert_eq!(listed.last, each("a:1"));
         let listed = ReplicaList::for_a_round(Goal::Unreachable("nobody knows".into()));
         let none = listed.goal(Quorum::All);
-        assert!(!none.is_reached(10, &role(10, &[("a:1", 10)])));
-        let words = none.in_words(0, Duration::ZERO, Some(&role(10, &[])), Some(10));
+        assert!(!none.is_reached(10, &role(10, "a:1=10")));
+        let words = none.in_words(0, Duration::ZERO, Some(&role(10, "")), Some(10));
         assert_eq!(words, "nobody knows");
     }
 
     #[test]
     fn a_replica_that_copies_its_data_is_named_with_what_to_do() {
-        let mut lacks = role(10, &[("a:1", 10)]);
-        let goal = each(&["a:1", "c:1"]);
-        assert!(goal.lacks_one(&lacks) && !each(&["a:1"]).lacks_one(&lacks));
+        let mut lacks = role(10, "a:1=10");
+        let goal = each("a:1 c:1");
+        assert!(goal.lacks_one(&lacks) && !each("a:1").lacks_one(&lacks));
         lacks.note_copying(
             "# Replication\r\nrole:master\r\nslave0:ip=a,port=1,state=online,offset=10,lag=0\r\nslave1:ip=c,port=1,state=wait_bgsave,offset=0,lag=0\r\nslave2:x\r\n",
         );
@@ -433,7 +394,7 @@ mod tests {
 
     #[test]
     fn what_only_reads_the_stream_is_no_replica() {
-        let connected = role(10, &[("a:1", 7), ("b:0", 10), ("[::1]:6379", 10)]);
+        let connected = role(10, "a:1=7 b:0=10 [::1]:6379=10");
         assert_eq!(connected.addresses(), ["a:1", "[::1]:6379"]);
     }
 
@@ -447,7 +408,7 @@ mod tests {
             Value::Array(vec![of(&["::1", "7", "8"]), of(&["h", "7", "10"])]),
         ]);
         let parsed = Role::parse(&answer).unwrap();
-        assert_eq!(parsed, role(10, &[("[::1]:7", 8), ("h:7", 10)]));
+        assert_eq!(parsed, role(10, "[::1]:7=8 h:7=10"));
         let replica = Value::Array(vec![
             text("slave"),
             text("h"),

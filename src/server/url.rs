@@ -395,210 +395,135 @@ pub(super) fn with_port(host: &str, port: impl fmt::Display) -> String {
 mod tests {
     use super::*;
 
-    fn tcp(host: &str, port: u16) -> Url {
-        Url {
-            place: Place::Server(address(host, port)),
-            database: 0,
-            login: Login::default(),
-        }
-    }
-
-    fn address(host: &str, port: u16) -> Address {
-        Address::Tcp {
-            host: host.into(),
-            port,
-            tls: false,
-        }
-    }
-
-    fn login(username: &str, password: &str) -> Url {
-        Url {
-            login: given(username, password),
-            ..tcp("h", 6379)
-        }
-    }
-
-    fn given(username: &str, password: &str) -> Login {
-        Login {
-            username: some(username.into()),
-            password: some(password.into()),
-        }
-    }
-
-    #[test]
-    fn several_hosts_are_sentinels_or_a_cluster() {
-        let nodes = |hosts: &[(&str, u16)]| {
-            let nodes = hosts.iter().map(|(host, port)| address(host, *port));
-            nodes.collect::<Vec<_>>()
+    /// Describes a URL: its servers, with the name of the primary or the hash tag, the database, and the login.
+    fn shown(url: &Url) -> String {
+        let login = |login: &Login| {
+            let parts = [&login.username, &login.password];
+            parts.map(|part| part.as_deref().unwrap_or("-")).join(" ")
         };
-        let sentinels = |hosts: &[(&str, u16)], primary: &str, login| Url {
-            place: Place::Sentinels {
-                nodes: nodes(hosts),
-                primary: primary.into(),
-                login,
-                password_file: None,
-            },
-            ..tcp("", 0)
+        let hosts = |nodes: &[Address]| {
+            let tls = |node: &Address| if node.has_tls() { "tls " } else { "" };
+            let each = nodes.iter().map(|node| format!("{}{node}", tls(node)));
+            each.collect::<Vec<_>>().join(",")
         };
-        let cluster = |hosts: &[(&str, u16)], tag: &str| Url {
-            place: Place::Cluster {
-                nodes: nodes(hosts),
-                tag: some(tag.into()),
-            },
-            ..tcp("", 0)
+        let place = match &url.place {
+            Place::Server(address) => hosts(std::slice::from_ref(address)),
+            Place::Local => "local".into(),
+            Place::Sentinels {
+                nodes,
+                primary,
+                login: of,
+                password_file,
+            } => {
+                assert_eq!(*password_file, None);
+                format!("{primary} of {} {}", hosts(nodes), login(of))
+            }
+            Place::Cluster { nodes, tag } => {
+                format!("{} with {}", hosts(nodes), tag.as_deref().unwrap_or("-"))
+            }
         };
-        for (text, url) in [
-            (
-                "redis-sentinel://a,b:7,[::1]/mymaster",
-                sentinels(
-                    &[("a", 26379), ("b", 7), ("::1", 26379)],
-                    "mymaster",
-                    Login::default(),
-                ),
-            ),
-            (
-                "redis-sentinel://me:secret@a,a/my%20one/3?sentinel_user=s&sentinel_password=p%40",
-                Url {
-                    database: 3,
-                    login: given("me", "secret"),
-                    ..sentinels(&[("a", 26379)], "my one", given("s", "p@"))
-                },
-            ),
-            (
-                "redis-cluster://a,b:7",
-                cluster(&[("a", 6379), ("b", 7)], ""),
-            ),
-            ("redis-cluster://a/jobs", cluster(&[("a", 6379)], "jobs")),
-            ("redis-cluster://a/job0", cluster(&[("a", 6379)], "job0")),
-        ] {
-            assert_eq!(Url::parse(text), Ok(url), "{text}");
-        }
-        let place = Url::parse("rediss-sentinel://a/m").unwrap().place;
-        let Place::Sentinels { nodes, .. } = place else {
-            panic!("{place:?}");
-        };
-        assert!(matches!(nodes[..], [Address::Tcp { tls: true, .. }]));
+        format!("{place} {} {}", url.database, login(&url.login))
     }
 
     #[test]
     fn the_parts_of_a_url_are_read() {
-        let socket = |path: &str| Url {
-            place: Place::Server(Address::Unix(path.into())),
-            ..tcp("", 0)
-        };
-        for (text, url) in [
-            ("redis://h", tcp("h", 6379)),
-            ("redis://h/", tcp("h", 6379)),
-            // White space around a URL isn't part of it.
-            (" redis://h", tcp("h", 6379)),
-            ("redis://h:7\r\n", tcp("h", 7)),
-            ("\tredis://:secret@h \n", login("", "secret")),
-            ("redis://h:", tcp("h", 6379)),
-            ("redis://h:1/?protocol=resp3", tcp("h", 1)),
-            ("redis://10.0.0.1:65535", tcp("10.0.0.1", 65535)),
-            ("redis://[::1]", tcp("::1", 6379)),
-            ("redis://[fe80::1]:7", tcp("fe80::1", 7)),
-            ("redis://my_host-1.internal:7", tcp("my_host-1.internal", 7)),
-            (
-                "redis://h/12",
-                Url {
-                    database: 12,
-                    ..tcp("h", 6379)
-                },
-            ),
-            ("redis://me@h", login("me", "")),
-            ("redis://:secret@h", login("", "secret")),
-            ("redis://me:se:cret@h", login("me", "se:cret")),
-            ("redis://m%40e:s%20%2F%23%40@h", login("m@e", "s /#@")),
-            ("redis://me:100%@h", login("me", "100%")),
-            ("redis://me:%c3%A9@h", login("me", "é")),
-            ("unix:///r.sock", socket("/r.sock")),
-            ("unix:///a%20b/r.sock", socket("/a b/r.sock")),
-            (
-                "unix:///r.sock?db=2&user=me&pass=a%2Bb",
-                Url {
-                    database: 2,
-                    login: given("me", "a+b"),
-                    ..socket("/r.sock")
-                },
-            ),
-        ] {
-            assert_eq!(Url::parse(text), Ok(url), "{text}");
+        let rows = "redis://h → h:6379 0 - -
+            redis://h/ → h:6379 0 - -
+            redis://h: → h:6379 0 - -
+            redis://h:1/?protocol=resp3 → h:1 0 - -
+            redis://10.0.0.1:65535 → 10.0.0.1:65535 0 - -
+            redis://[::1] → [::1]:6379 0 - -
+            redis://[fe80::1]:7 → [fe80::1]:7 0 - -
+            redis://my_host-1.internal:7 → my_host-1.internal:7 0 - -
+            redis://h/12 → h:6379 12 - -
+            redis://me@h → h:6379 0 me -
+            redis://:secret@h → h:6379 0 - secret
+            redis://me:se:cret@h → h:6379 0 me se:cret
+            redis://m%40e:s%20%2F%23%40@h → h:6379 0 m@e s /#@
+            redis://me:100%@h → h:6379 0 me 100%
+            redis://me:%c3%A9@h → h:6379 0 me é
+            rediss://h → tls h:6379 0 - -
+            unix:///r.sock → /r.sock 0 - -
+            unix:///a%20b/r.sock → /a b/r.sock 0 - -
+            unix:///r.sock?db=2&user=me&pass=a%2Bb → /r.sock 2 me a+b
+            redis-sentinel://a,b:7,[::1]/mymaster → mymaster of a:26379,b:7,[::1]:26379 - - 0 - -
+            redis-sentinel://u:p@a,a/my%20one/3?sentinel_user=s&sentinel_password=p%40 → my one of a:26379 s p@ 3 u p
+            rediss-sentinel://a/m → m of tls a:26379 - - 0 - -
+            redis-cluster://a,b:7 → a:6379,b:7 with - 0 - -
+            redis-cluster://a/jobs → a:6379 with jobs 0 - -
+            redis-cluster://a/job0 → a:6379 with job0 0 - -";
+        for row in rows.lines() {
+            let (text, parts) = row.trim().split_once(" → ").unwrap();
+            assert_eq!(
+                Url::parse(text).map(|url| shown(&url)).as_deref(),
+                Ok(parts)
+            );
         }
-        let tls = Url::parse("rediss://h").unwrap().place;
-        assert!(matches!(tls, Place::Server(Address::Tcp { tls: true, .. })));
+        // White space around a URL isn't part of it.
+        for text in [" redis://:p@h", "redis://:p@h\r\n", "\tredis://:p@h \n"] {
+            assert_eq!(Url::parse(text), Url::parse("redis://:p@h"));
+        }
     }
 
     #[test]
     fn a_mistake_is_named_by_its_part_and_never_quoted() {
-        for (text, says) in [
-            ("", "must begin with"),
-            ("hunter2", "must begin with"),
-            ("\"redis://u:hunter2@h\"", "remove the quotes"),
-            ("'redis://u:hunter2@h'", "remove the quotes"),
-            ("hunter2:6379", "must begin with"),
-            ("u:hunter2@h://", "must begin with"),
-            ("http://hunter2", "unknown scheme http://"),
-            ("redis-sentinel://hunter2", "is missing after the hosts"),
-            ("redis-sentinel://u:hunter2@a,,b/m", "the host is missing"),
-            (
-                "redis-sentinel://u:hunter2@a/m/x",
-                "the database must be a number",
-            ),
-            ("redis-sentinel://u:hunter2@a/m?db=1", "unknown option"),
-            ("redis-cluster://u:hunter2@a/{x}", "without braces"),
-            ("redis-cluster://u:hunter2@a?db=1", "unknown option"),
-            ("redis-cluster://u:hunter2@a/0", "leave /0 out"),
-            ("redis-cluster://u:hunter2@a/0/", "leave /0 out"),
-            ("redis-cluster://u:hunter2@a/%30", "leave /0 out"),
-            ("rediss-cluster://u:hunter2@a/15", "leave the number out"),
-            ("redis://", "the host is missing"),
-            ("redis://:6379", "the host is missing"),
-            ("redis:///3", "the host is missing"),
-            (
-                "redis:///run/redis.sock",
-                "a socket is written unix:///PATH",
-            ),
-            ("redis://u:hunter2@", "the host is missing"),
-            ("redis://u:hunter2@/3", "the host is missing"),
-            ("redis://u:hunter2", "the port must be"),
-            ("redis://u:hunter2@h:port", "the port must be"),
-            ("redis://u:hunter2@h:0", "the port must be"),
-            ("redis://u:hunter2@h:65536", "the port must be"),
-            ("redis://u:hunter2@h:-1", "the port must be"),
-            ("redis://::1", "must be in brackets"),
-            ("redis://[::1", "must be in brackets"),
-            ("redis://[hunter2]", "must be in brackets"),
-            ("redis://[::1]hunter2", "must be in brackets"),
-            ("redis://h!", "a character that no host name has"),
-            ("redis://u:hunter2@h/x", "the database must be a number"),
-            ("redis://u:hunter2@h/-1", "the database must be a number"),
-            ("redis://u:hunter2@h/0/x", "the database must be a number"),
-            ("redis://u:hunter2@h?db=1", "unknown option"),
-            ("redis://u:hun ter2@h", "a space"),
-            ("redis://u:hunter2@h\th", "a space"),
-            ("redis://u:hun@ter2@h", "an @ in the"),
-            (
-                "redis://u:hun#ter2@h",
-                "a # in a password must be written %23",
-            ),
-            (
-                "rediss://h#insecure",
-                "a # in a password must be written %23",
-            ),
-            ("redis://u:hun/ter2@h", "a / in the"),
-            ("redis://u:hun?ter2@h", "a ? in the"),
-            ("redis://h1,h2:7", "several hosts"),
-            ("redis://h1,redis://h2", "several URLs"),
-            ("redis://h1 redis://h2", "several URLs"),
-            ("unix://", "the path of the socket is missing"),
-            ("unix://run/hunter2", "must begin with /"),
-            ("unix:///r?db=x", "the database must be a number"),
-            ("unix:///r?password=hunter2", "unknown option"),
-            ("redis://%ff@h", "the user name isn't UTF-8"),
-            ("local:hunter2", "with nothing after it"),
-            ("local://", "with nothing after it"),
-        ] {
+        let rows = "→ must begin with
+            hunter2 → must begin with
+            \"redis://u:hunter2@h\" → remove the quotes
+            'redis://u:hunter2@h' → remove the quotes
+            hunter2:6379 → must begin with
+            u:hunter2@h:// → must begin with
+            http://hunter2 → unknown scheme http://
+            redis-sentinel://hunter2 → is missing after the hosts
+            redis-sentinel://u:hunter2@a,,b/m → the host is missing
+            redis-sentinel://u:hunter2@a/m/x → the database must be a number
+            redis-sentinel://u:hunter2@a/m?db=1 → unknown option
+            redis-cluster://u:hunter2@a/{x} → without braces
+            redis-cluster://u:hunter2@a?db=1 → unknown option
+            redis-cluster://u:hunter2@a/0 → leave /0 out
+            redis-cluster://u:hunter2@a/0/ → leave /0 out
+            redis-cluster://u:hunter2@a/%30 → leave /0 out
+            rediss-cluster://u:hunter2@a/15 → leave the number out
+            redis:// → the host is missing
+            redis://:6379 → the host is missing
+            redis:///3 → the host is missing
+            redis:///run/redis.sock → a socket is written unix:///PATH
+            redis://u:hunter2@ → the host is missing
+            redis://u:hunter2@/3 → the host is missing
+            redis://u:hunter2 → the port must be
+            redis://u:hunter2@h:port → the port must be
+            redis://u:hunter2@h:0 → the port must be
+            redis://u:hunter2@h:65536 → the port must be
+            redis://u:hunter2@h:-1 → the port must be
+            redis://::1 → must be in brackets
+            redis://[::1 → must be in brackets
+            redis://[hunter2] → must be in brackets
+            redis://[::1]hunter2 → must be in brackets
+            redis://h! → a character that no host name has
+            redis://u:hunter2@h/x → the database must be a number
+            redis://u:hunter2@h/-1 → the database must be a number
+            redis://u:hunter2@h/0/x → the database must be a number
+            redis://u:hunter2@h?db=1 → unknown option
+            redis://u:hun ter2@h → a space
+            redis://u:hunter2@h\th → a space
+            redis://u:hun@ter2@h → an @ in the
+            redis://u:hun#ter2@h → a # in a password must be written %23
+            rediss://h#insecure → a # in a password must be written %23
+            redis://u:hun/ter2@h → a / in the
+            redis://u:hun?ter2@h → a ? in the
+            redis://h1,h2:7 → several hosts
+            redis://h1,redis://h2 → several URLs
+            redis://h1 redis://h2 → several URLs
+            unix:// → the path of the socket is missing
+            unix://run/hunter2 → must begin with /
+            unix:///r?db=x → the database must be a number
+            unix:///r?password=hunter2 → unknown option
+            redis://%ff@h → the user name isn't UTF-8
+            local:hunter2 → with nothing after it
+            local:// → with nothing after it";
+        for row in rows.lines() {
+            let (text, says) = row.split_once("→ ").unwrap();
+            let text = text.trim_matches(' ');
             let why = Url::parse(text).map(drop).unwrap_err();
             assert!(why.contains(says), "{text}: {why}");
             assert!(!why.contains("hunter2"), "{text}: {why}");

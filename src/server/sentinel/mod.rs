@@ -197,4 +197,4 @@ impl Sentinels {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

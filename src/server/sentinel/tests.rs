@@ -1,6 +1,6 @@
 //! Tests with fake sentinels, whose answers each test chooses.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpListener;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
@@ -27,20 +27,19 @@ fn port_of(address: &Address) -> u16 {
     }
 }
 
-fn replica(address: &str) -> KnownReplica {
-    KnownReplica {
-        address: address.into(),
-        priority: PRIORITY,
-        is_down: false,
-        is_former: false,
-    }
-}
-
-fn down(address: &str) -> KnownReplica {
-    KnownReplica {
-        is_down: true,
-        ..replica(address)
-    }
+/// Returns the list of replicas in a line: `r:1` is an ordinary one, `r:1!` is down, `r:1?` is a former primary that isn't
+/// demoted yet, and `r:1=0` has this priority.
+fn list_of(line: &str) -> Vec<KnownReplica> {
+    let each = line.split_whitespace().map(|word| {
+        let (word, priority) = word.split_once('=').unwrap_or((word, ""));
+        KnownReplica {
+            address: word.trim_end_matches(['!', '?']).into(),
+            priority: priority.parse().unwrap_or(PRIORITY),
+            is_down: word.ends_with('!'),
+            is_former: word.ends_with('?'),
+        }
+    });
+    each.collect()
 }
 
 /// Returns the answer of a sentinel that names this port, and knows `of` sentinels, itself included.
@@ -75,83 +74,66 @@ fn poll(names_each: bool, asked: usize, answers: Vec<SentinelAnswer>) -> Poll {
     poll
 }
 
-fn answers(of: usize, ports: &[u16]) -> Vec<SentinelAnswer> {
-    let each = ports.iter().enumerate();
-    each.map(|(number, port)| answer(number, *port, of))
-        .collect()
+/// Returns an answer for each word of a line: the port that a sentinel names, and its id after a slash if it isn't its own.
+fn answers(of: usize, line: &str) -> Vec<SentinelAnswer> {
+    let each = line.split_whitespace().enumerate().map(|(number, word)| {
+        let own = number.to_string();
+        let (port, id) = word.split_once('/').unwrap_or((word, &own));
+        SentinelAnswer {
+            id: format!("id-{id}"),
+            ..answer(number, port.parse().unwrap(), of)
+        }
+    });
+    each.collect()
 }
 
 #[test]
-fn most_of_the_sentinels_of_the_url_name_the_primary_however_few_answer() {
-    for (asked, ports, agreed) in [
-        (3, &[1, 1, 1][..], Some(1)),
-        (3, &[9, 1, 1], Some(1)),
-        (3, &[1, 1], Some(1)),
-        (3, &[9, 1], None),
-        (3, &[1], None),
-        (2, &[1], None),
-        (2, &[1, 1], Some(1)),
-        (4, &[1, 1], None),
-        (4, &[1, 1, 9, 9], None),
-        (4, &[1, 1, 9, 1], Some(1)),
-        (5, &[1, 1, 8, 9], None),
-        (5, &[1, 1, 1], Some(1)),
-        (1, &[1], Some(1)),
-        (2, &[], None),
+fn most_of_the_sentinels_of_the_url_name_the_primary_however_few_answer_and_whoever_lies() {
+    for (asked, line, agreed) in [
+        (3, "1 1 1", Some(1)),
+        (3, "9 1 1", Some(1)),
+        (3, "1 1", Some(1)),
+        (3, "9 1", None),
+        (3, "1", None),
+        (2, "1", None),
+        (2, "1 1", Some(1)),
+        (4, "1 1", None),
+        (4, "1 1 9 9", None),
+        (4, "1 1 9 1", Some(1)),
+        (5, "1 1 8 9", None),
+        (5, "1 1 1", Some(1)),
+        (1, "1", Some(1)),
+        (2, "", None),
+        // A sentinel that the URL names twice, by its name and by its address, has one vote.
+        (3, "9 9/0 1/1", None),
+        (3, "1 1/0 1/1", Some(1)),
+        // A sentinel that takes the id of another one takes no vote from it, and is no majority of two.
+        (3, "9/1 1 1", Some(1)),
+        (2, "9/1 1", None),
     ] {
         for names_each in [ANY, ALL] {
-            let primary = poll(names_each, asked, answers(asked, ports)).wait();
+            let primary = poll(names_each, asked, answers(asked, line)).wait();
             let port = primary.map(|agreed| port_of(&agreed.address));
-            assert_eq!(port, agreed, "{names_each}: {asked} {ports:?}");
+            assert_eq!(port, agreed, "{names_each}: {asked} {line}");
         }
     }
 }
 
 #[test]
 fn an_error_says_how_many_sentinels_answer_and_whether_they_disagree() {
-    for (names_each, ports, expected) in [
-        (
-            ANY,
-            &[1][..],
-            "only 1 of 3 sentinels named the primary \"main\" in time (s0:1 says h:1), but redlock needs 2; start the others, or make them reachable",
-        ),
-        (
-            ALL,
-            &[1],
-            "only 1 of 3 sentinels named the primary \"main\" in time (s0:1 says h:1), but REDLOCK_SYNC=all needs 2; start the others, or make them reachable",
-        ),
-        (
-            ANY,
-            &[1, 2],
-            "the sentinels don't agree where the primary \"main\" is (s0:1 says h:1, s1:1 says h:2), and redlock needs 2 of 3; try again when the failover is over",
-        ),
+    let few = "only 1 of 3 sentinels named the primary \"main\" in time (s0:1 says h:1), but WHO needs 2; start the others, or make them reachable";
+    let split = "the sentinels don't agree where the primary \"main\" is (s0:1 says h:1, s1:1 says h:2), and WHO needs 2 of 3; try again when the failover is over";
+    for (names_each, who, ports, expected) in [
+        (ANY, "redlock", "1", few),
+        (ALL, "REDLOCK_SYNC=all", "1", few),
+        (ANY, "redlock", "1 2", split),
     ] {
         let error = poll(names_each, 3, answers(3, ports)).error("main");
-        let words = error.to_string();
-        assert_eq!((error.kind, &*words), (ErrorKind::NoPrimary, expected));
+        assert_eq!(error.kind, ErrorKind::NoPrimary);
+        assert_eq!(error.to_string(), expected.replace("WHO", who));
     }
     let silent = poll(ANY, 3, Vec::new()).error("main");
     assert_eq!(silent.kind, ErrorKind::Unreachable);
-}
-
-#[test]
-fn a_sentinel_that_the_url_names_twice_has_one_vote() {
-    // By its name and by its address.
-    let twice = |port| {
-        let by_name = answer(0, port, 3);
-        let by_address = SentinelAnswer {
-            by: "10.0.0.1:1".into(),
-            ..by_name.clone()
-        };
-        [by_name, by_address]
-    };
-    for names_each in [ANY, ALL] {
-        let liar = twice(9).into_iter().chain([answer(1, 1, 3)]);
-        assert_eq!(poll(names_each, 3, liar.collect()).wait(), None);
-        let honest = twice(1).into_iter().chain([answer(1, 1, 2)]);
-        let agreed = poll(names_each, 3, honest.collect()).wait();
-        assert_eq!(agreed.map(|agreed| port_of(&agreed.address)), Some(1));
-    }
 }
 
 #[test]
@@ -164,33 +146,17 @@ fn sentinels_that_were_cloned_with_one_id_are_one() {
     assert_eq!(agreed.map(|agreed| port_of(&agreed.address)), Some(1));
 }
 
-#[test]
-fn a_sentinel_that_takes_the_id_of_another_one_takes_no_vote_from_it() {
-    let liar = SentinelAnswer {
-        id: answer(1, 1, 3).id,
-        ..answer(0, 9, 3)
-    };
-    for names_each in [ANY, ALL] {
-        let all = vec![liar.clone(), answer(1, 1, 3), answer(2, 1, 3)];
-        let agreed = poll(names_each, 3, all).wait();
-        assert_eq!(agreed.map(|agreed| port_of(&agreed.address)), Some(1));
-        // The liar alone isn't a majority of two, either.
-        let both = vec![liar.clone(), answer(1, 1, 2)];
-        assert_eq!(poll(names_each, 2, both).wait(), None);
-    }
-}
-
 /// A primary and the replica r2 are cut off from r3 together with one of three sentinels. This sentinel then forgets all
 /// others, because it has restarted without its file, or was reset: now it knows only r2.
 #[test]
 fn the_list_of_a_sentinel_that_was_reset_behind_a_cut_is_not_the_list_of_the_replicas() {
     let reset = SentinelAnswer {
-        replicas: vec![replica("r2:1")],
+        replicas: list_of("r2:1"),
         sentinels: 1,
         ..answer(0, 1, 1)
     };
     let whole = |number| SentinelAnswer {
-        replicas: vec![replica("r2:1"), replica("r3:1")],
+        replicas: list_of("r2:1 r3:1"),
         ..answer(number, 1, 3)
     };
     let replicas = |asked, answers: Vec<SentinelAnswer>| {
@@ -238,26 +204,27 @@ fn sentinels_that_forget_the_others_are_no_majority_of_those_there_were() {
 }
 
 #[test]
-fn a_replica_counts_unless_most_sentinels_take_it_for_down() {
-    let backup = KnownReplica {
-        priority: 0,
-        ..replica("backup:1")
-    };
-    let first = [replica("up:1"), backup, down("down:1"), replica("reader:0")];
-    let second = [down("down:1"), replica("new:1")];
-    let third = [replica("down:1")];
-    for (lists, sentinels, expected) in [
-        (&[&first[..]][..], 1, &["up:1"][..]),
-        (&[&first], 3, &["up:1", "down:1"]),
-        (&[&first, &second], 3, &["up:1", "new:1"]),
-        (&[&first, &third], 3, &["up:1", "down:1"]),
-        (&[&first, &second], 4, &["up:1", "down:1", "new:1"]),
-    ] {
-        assert_eq!(promotable_replicas(lists, sentinels), expected);
+fn a_replica_counts_unless_most_sentinels_take_it_for_down_or_for_a_former_primary_behind_others() {
+    // The number of sentinels, the lists of some of them, and the replicas that count.
+    let rows = "1: up:1 backup:1=0 down:1! reader:0 → up:1
+        3: up:1 backup:1=0 down:1! reader:0 → up:1 down:1
+        3: up:1 backup:1=0 down:1! reader:0 | down:1! new:1 → up:1 new:1
+        3: up:1 backup:1=0 down:1! reader:0 | down:1 → up:1 down:1
+        4: up:1 backup:1=0 down:1! reader:0 | down:1! new:1 → up:1 down:1 new:1
+        2: down:1! down:1! → down:1
+        3: other:1 old:1? | other:1 old:1? → other:1
+        3: other:1! old:1? | other:1! old:1? → old:1
+        3: other:1=0 old:1? | other:1=0 old:1? → old:1
+        3: other:1? old:1? | other:1? old:1? → other:1 old:1
+        3: other:1=200 old:1? | other:1=200 old:1? → other:1 old:1";
+    for row in rows.lines().map(str::trim) {
+        let (lists, expected) = row.split_once(" → ").unwrap();
+        let (sentinels, lists) = lists.split_once(": ").unwrap();
+        let lists: Vec<_> = lists.split(" | ").map(list_of).collect();
+        let lists: Vec<_> = lists.iter().map(Vec::as_slice).collect();
+        let promotable = promotable_replicas(&lists, sentinels.parse().unwrap());
+        assert_eq!(promotable.join(" "), expected, "{row}");
     }
-    // A sentinel that lists the replica twice has one vote.
-    let twice = [down("down:1"), down("down:1")];
-    assert_eq!(promotable_replicas(&[&twice], 2), ["down:1"]);
 }
 
 #[test]
@@ -268,7 +235,7 @@ fn a_former_primary_counts_as_a_replica_when_it_follows() {
         KnownReplica::parse(&redis::Value::Array(fields.split(' ').map(text).collect()))
     };
     let counts = |role: &str, host: &str| {
-        let list = [replica("other:1"), listed(role, host)];
+        let list = [list_of("other:1"), vec![listed(role, host)]].concat();
         promotable_replicas(&[&list, &list], 3).len() == 2
     };
     // Dead or not heard of yet; still a primary; and demoted.
@@ -277,13 +244,6 @@ fn a_former_primary_counts_as_a_replica_when_it_follows() {
     assert!(counts("slave", "new"));
     // A replica that is just being promoted has followed the primary. Without this replica, none would be left.
     assert!(counts("master", "primary"));
-    // If all others have a larger number, it would be promoted first.
-    let later = KnownReplica {
-        priority: 200,
-        ..replica("other:1")
-    };
-    let lists = [later, listed("master", "?")];
-    assert_eq!(promotable_replicas(&[&lists, &lists], 3).len(), 2);
     // A single sentinel that sees a former primary isn't a majority, so the replica is listed.
     let lists = [[listed("master", "?")], [listed("slave", "new")]];
     assert_eq!(promotable_replicas(&[&lists[0], &lists[1]], 3), ["old:1"]);
@@ -300,39 +260,18 @@ fn a_primary_that_a_sentinel_is_replacing_counts_unless_it_is_down() {
     assert_eq!(KnownReplica::replaced(&dead, "old:1"), None);
     assert_eq!(KnownReplica::replaced(&parsed("no primary"), "new:1"), None);
     // The leader of a failover, and a sentinel that already knows the result.
-    let other = [replica("other:1"), down("old:1")];
+    let other = list_of("other:1 old:1!");
     for (primary, expected) in [(dead, &["other:1"][..]), (alive, &["other:1", "old:1"])] {
         let replaced = KnownReplica::replaced(&primary, "new:1");
-        let leader: Vec<_> = [replica("other:1")].into_iter().chain(replaced).collect();
+        let leader: Vec<_> = list_of("other:1").into_iter().chain(replaced).collect();
         assert_eq!(promotable_replicas(&[&leader, &other], 3), expected);
-    }
-}
-
-#[test]
-fn a_former_primary_counts_if_no_other_replica_may_be_promoted_before_it() {
-    let former = |address| KnownReplica {
-        is_former: true,
-        ..replica(address)
-    };
-    let never = KnownReplica {
-        priority: 0,
-        ..replica("other:1")
-    };
-    for (other, expected) in [
-        (replica("other:1"), &["other:1"][..]),
-        (down("other:1"), &["old:1"]),
-        (never, &["old:1"]),
-        (former("other:1"), &["other:1", "old:1"]),
-    ] {
-        let list = [other, former("old:1")];
-        assert_eq!(promotable_replicas(&[&list, &list], 3), expected);
     }
 }
 
 #[test]
 fn a_sentinel_that_replaces_the_primary_lists_the_next_one_as_no_replica_of_itself() {
     let leader = SentinelAnswer {
-        replicas: vec![replica("h:1"), replica("h:3")],
+        replicas: list_of("h:1 h:3"),
         ..answer(0, 1, 1)
     };
     let agreed = poll(ALL, 1, vec![leader]).wait();
@@ -343,7 +282,7 @@ fn a_sentinel_that_replaces_the_primary_lists_the_next_one_as_no_replica_of_itse
 fn a_sentinel_that_is_quick_is_no_majority_while_others_are_outstanding() {
     for asked in [2, 3, 5] {
         let (_sender, coming) = channel();
-        let mut quick = poll(ANY, asked, answers(asked, &[9]));
+        let mut quick = poll(ANY, asked, answers(asked, "9"));
         quick.coming = coming;
         quick.until = Instant::now() + Duration::from_millis(50);
         assert!(quick.wait().is_none(), "{asked}");
@@ -354,8 +293,6 @@ fn a_sentinel_that_is_quick_is_no_majority_while_others_are_outstanding() {
 #[derive(Clone)]
 struct FakeAnswers {
     port: u16,
-    /// Number of other sentinels that it knows.
-    others: usize,
     replicas: Vec<&'static str>,
     after: Duration,
     is_silent: bool,
@@ -380,26 +317,8 @@ fn server(at: u16, part: Part) -> Arc<Server> {
     Arc::new(Server::new(place, login, None, &access, ""))
 }
 
-/// Returns the words of the first request among these bytes, and its end, or `None` before it is complete.
-fn request(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
-    let line = |from: usize| {
-        let length = bytes[from..].windows(2).position(|two| two == b"\r\n")?;
-        let text = std::str::from_utf8(&bytes[from + 1..from + length]).ok()?;
-        Some((text.parse::<usize>().ok()?, from + length + 2))
-    };
-    let (number, mut at) = line(0)?;
-    let mut words = Vec::new();
-    for _ in 0..number {
-        let (length, start) = line(at)?;
-        at = start + length + 2;
-        let word = bytes.get(start..at)?;
-        words.push(String::from_utf8_lossy(&word[..length]).into_owned());
-    }
-    Some((words, at))
-}
-
 /// Starts a server that answers each request with the result of `answer`. Returns its port.
-fn serve(answer: impl Fn(&[String]) -> String + Send + Sync + 'static) -> u16 {
+pub fn serve(answer: impl Fn(&[String]) -> String + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let answer = Arc::new(answer);
@@ -407,13 +326,10 @@ fn serve(answer: impl Fn(&[String]) -> String + Send + Sync + 'static) -> u16 {
         for mut client in listener.incoming().flatten() {
             let answer = Arc::clone(&answer);
             std::thread::spawn(move || {
-                let (mut bytes, mut unread) = ([0; 4096], Vec::new());
-                while let Ok(read @ 1..) = client.read(&mut bytes) {
-                    unread.extend_from_slice(&bytes[..read]);
-                    while let Some((words, end)) = request(&unread) {
-                        unread.drain(..end);
-                        let _ = client.write_all(answer(&words).as_bytes());
-                    }
+                let mut parser = redis::Parser::new();
+                while let Ok(request) = parser.parse_value(&client) {
+                    let words: Vec<String> = redis::from_redis_value(request).unwrap();
+                    let _ = client.write_all(answer(&words).as_bytes());
                 }
             });
         }
@@ -441,10 +357,7 @@ fn fake(number: usize, says: FakeAnswers) -> Fake {
             Some("MASTER") => {
                 count.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(says.after);
-                let others = says.others;
-                array(&format!(
-                    "ip 127.0.0.1 port {port} num-other-sentinels {others}"
-                ))
+                array(&format!("ip 127.0.0.1 port {port} num-other-sentinels 2"))
             }
             Some("GET-MASTER-ADDR-BY-NAME") => array(&format!("127.0.0.1 {port}")),
             Some("MYID") => format!("$3\r\ns-{number}\r\n"),
@@ -467,7 +380,6 @@ fn fake(number: usize, says: FakeAnswers) -> Fake {
 fn three(port: u16) -> (Arc<Sentinels>, Vec<Fake>) {
     let says = FakeAnswers {
         port,
-        others: 2,
         replicas: vec!["7", "8"],
         after: Duration::ZERO,
         is_silent: false,

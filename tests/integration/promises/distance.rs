@@ -24,49 +24,60 @@ fn release(redis: &Redis, token: &str) {
     outcome(&mut redis.redlock(words)).assert_code(0);
 }
 
-/// Starts a run that waits for the lock "a" through a proxy. Returns when it is in the queue.
-#[track_caller]
-fn waiting(redis: &Redis, proxy: &Proxy, options: &[&str]) -> Gated {
-    let url = proxy.url();
-    let options = [&["-q", "--url", &url], options, &["a"]].concat();
-    let waiter = Gated::queued(redis, &options);
-    wait_until("it has a place in the queue", || {
-        proxy.answered("enqueue") > 0
-    });
-    waiter
-}
-
-/// Hands the lock "a" over to a run behind a proxy. COMMAND runs until the confirmation of its lock and one renewal have
-/// replies.
-#[track_caller]
-fn hand_over(redis: &Redis, proxy: &Proxy, options: &[&str]) -> Outcome {
-    let holder = take(redis);
-    let mut waiter = waiting(redis, proxy, options);
-    release(redis, &holder);
-    wait_until("the confirmation was answered, or it has ended", || {
-        // A renewal ends by checking whether the lock is still there.
-        (is_confirmed(redis) && proxy.answered("check") > 0) || waiter.run.has_ended()
-    });
-    waiter.open();
-    waiter.run.finish()
-}
-
 #[test]
-fn a_lock_is_handed_over_on_slow_lines_and_if_its_confirmation_is_lost() {
-    use Action::{Cut, LoseReply, LoseRequest, Pass, Reset, ResetReply};
-    let lines = [50, 200, 400, 800, 1_500].map(|round_trip| (round_trip, "30s", Pass));
+fn a_lock_is_handed_over_on_slow_lines_and_if_a_request_of_its_waiter_is_lost_or_three_seconds_late()
+ {
+    use Action::{Cut, LoseReply, LoseRequest, Pass, Reset, ResetReply, Stall, StallReply};
+    let lines = [50, 200, 400, 800, 1_500].map(|round_trip| (round_trip, "renew", Pass));
+    // The confirmation of the grant.
     let losses = [LoseRequest, LoseReply, Reset, ResetReply, Cut(5)];
-    let losses = losses.map(|action| (0, "2s", action));
-    let rows = lines.into_iter().chain(losses);
-    side_by_side(rows, |(round_trip, timeout, action)| {
+    let losses = losses.map(|action| (0, "renew", action));
+    let steps = "acquire enqueue HELLO SUBSCRIBE heartbeat renew check".split(' ');
+    let stalls = [Stall(MS * 3_000), StallReply(MS * 3_000)];
+    let late = steps.flat_map(|step| stalls.map(|stall| (0, step, stall)));
+    let rows = lines.into_iter().chain(losses).chain(late);
+    side_by_side(rows, |(round_trip, step, action)| {
         let redis = Redis::left_empty();
         load_scripts(&redis);
-        let proxy = Proxy::once(&redis, "renew", 0, action);
+        let (arrivals, arrived) = channel();
+        let proxy = Proxy::with(&redis, move |request| {
+            if request.operation != step || request.before > 0 {
+                return Pass;
+            }
+            let _ = arrivals.send(Instant::now());
+            action
+        });
         proxy.set_round_trip(MS * round_trip);
-        let options = words!("--ttl 30s REDLOCK_REDIS_TIMEOUT={}", timeout);
-        let end = hand_over(&redis, &proxy, options);
-        let what = format!("{round_trip} ms {action:?}: {proxy:?}");
-        assert_eq!(end.assert_silent().code(), Some(0), "{what}: {end:?}");
+        let holder = take(&redis);
+        let is_patient = step == "acquire" || action == Pass;
+        let timeout = if is_patient { "30s" } else { "2s" };
+        let url = proxy.url();
+        let options = "-q --ttl 30s --url {} REDLOCK_REDIS_TIMEOUT={} a";
+        let mut waiter = Gated::start(&redis, &words(options, &[&url, timeout]));
+        let arrival = || arrived.recv_timeout(TIMEOUT).unwrap();
+        // Only a holder sends these, after the hand-over.
+        let is_of_holder = ["renew", "check"].contains(&step);
+        let began = (!is_of_holder).then(arrival);
+        if is_of_holder {
+            waiter.run.wait_until_queued(&redis);
+            wait_until("it knows its place", || proxy.answered("enqueue") > 0);
+        }
+        release(&redis, &holder);
+        waiter.run.expect_line("ready");
+        let began = began.unwrap_or_else(arrival);
+        let what = || format!("{round_trip} ms, {action:?} of {step}: {proxy:?}");
+        wait_until(&what(), || {
+            let is_over = !stalls.contains(&action) || began.elapsed() > MS * 3_500;
+            // A renewal ends by checking whether the lock is still there.
+            let is_kept = is_confirmed(&redis) && proxy.answered("check") > 0;
+            (is_over && is_kept) || waiter.run.has_ended()
+        });
+        waiter.open();
+        let end = waiter.run.finish();
+        assert_eq!(end.code(), Some(0), "{}; {end:?}", what());
+        assert!(stalls.contains(&action) || end.stderr.is_empty(), "{end:?}");
+        wait_until(&what(), || redis.holder("a").is_none());
+        assert_eq!(redis.queue("a"), [0; 0], "{}", what());
     });
 }
 
@@ -94,22 +105,18 @@ fn a_lock_whose_grant_is_lost_with_its_connection_is_released_over_a_slow_line()
 
 #[test]
 fn command_waits_for_the_confirmation_if_the_grant_is_not_enough() {
-    // Confirmation comes first if others must know of the start, the reply decides about it, or the run has another lock before
-    // this one.
-    for (round_trip, options, starts_on_the_grant) in [
-        (0, "", true),
-        (250, "", false),
-        (0, "--supersede --seq 5", false),
-        (0, "--once-per 1h", false),
-        (0, "1st --ttl 60s", false),
-    ] {
+    // Others must know of the start, the reply decides about it, or the run has another lock before this one.
+    for options in ["--supersede --seq 5", "--once-per 1h", "1st --ttl 60s"] {
         let redis = Redis::left_empty();
         load_scripts(&redis);
         let holder = take(&redis);
-        let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
-        let options: Vec<&str> = options.split_whitespace().collect();
-        let mut waiter = waiting(&redis, &proxy, &options);
-        if options.contains(&"1st") {
+        let proxy = Proxy::new(&redis);
+        let run = format!("-q --url {} {options} a", proxy.url());
+        let mut waiter = Gated::queued(&redis, &words(&run, &[]));
+        wait_until("it has a place in the queue", || {
+            proxy.answered("enqueue") > 0
+        });
+        if options.starts_with("1st") {
             wait_until("the first is renewed", || proxy.answered("check") > 0);
         }
         // Holds back each confirmation until COMMAND has started.
@@ -123,72 +130,15 @@ fn command_waits_for_the_confirmation_if_the_grant_is_not_enough() {
             Action::Pass
         });
         release(&redis, &holder);
-        // A heartbeat sent before the grant arrived confirms it too.
+        // A renewal would come from a command that has already started.
         let operation = confirmed.recv_timeout(TIMEOUT).unwrap();
-        if starts_on_the_grant && operation == "renew" {
-            waiter.run.expect_line("ready");
-            drop(pass);
-        } else {
-            // A renewal would come from a command that has already started.
-            assert_eq!(operation, "heartbeat", "{round_trip} ms {options:?}");
-            drop(pass);
-            waiter.run.expect_line("ready");
-            assert!(is_confirmed(&redis), "{}", redis.describe_key("a"));
-        }
+        assert_eq!(operation, "heartbeat", "{options:?}");
+        drop(pass);
+        waiter.run.expect_line("ready");
+        assert!(is_confirmed(&redis), "{}", redis.describe_key("a"));
         waiter.open();
         waiter.run.finish().assert_code(0);
     }
-}
-
-#[test]
-fn a_stall_of_three_seconds_at_any_step_of_a_wait_is_survived() {
-    let three = Duration::from_secs(3);
-    let steps = "acquire enqueue HELLO SUBSCRIBE heartbeat renew check";
-    let rows = steps.split(' ').flat_map(|step| {
-        [Action::Stall(three), Action::StallReply(three)].map(|stall| (step, stall))
-    });
-    side_by_side(rows, |(step, stall)| {
-        let redis = Redis::start();
-        load_scripts(&redis);
-        let (stalls, stalled) = channel();
-        let proxy = Proxy::with(&redis, move |request| {
-            if request.operation != step || request.before > 0 {
-                return Action::Pass;
-            }
-            let _ = stalls.send(Instant::now());
-            stall
-        });
-        let holder = take(&redis);
-        let url = proxy.url();
-        let timeout = if step == "acquire" { "30s" } else { "2s" };
-        let words = words!(
-            "-q --ttl 30s --url {} REDLOCK_REDIS_TIMEOUT={} a",
-            &url,
-            timeout
-        );
-        let mut waiter = Gated::start(&redis, words);
-        let begin = || stalled.recv_timeout(TIMEOUT).unwrap();
-        // Only a holder sends these, after the hand-over.
-        let is_of_holder = ["renew", "check"].contains(&step);
-        let stalled_at = (!is_of_holder).then(begin);
-        if is_of_holder {
-            waiter.run.wait_until_queued(&redis);
-        }
-        release(&redis, &holder);
-        waiter.run.expect_line("ready");
-        let stalled_at = stalled_at.unwrap_or_else(begin);
-        let what = || format!("{stall:?} of {step}: {proxy:?}");
-        wait_until(&what(), || {
-            let is_over = stalled_at.elapsed() > three + MS * 500;
-            let is_kept = is_confirmed(&redis) && proxy.answered("check") > 0;
-            (is_over && is_kept) || waiter.run.has_ended()
-        });
-        waiter.open();
-        let end = waiter.run.finish();
-        assert_eq!(end.code(), Some(0), "{}; {end:?}", what());
-        wait_until(&what(), || redis.holder("a").is_none());
-        assert_eq!(redis.queue("a"), [0; 0], "{}", what());
-    });
 }
 
 #[test]

@@ -4,7 +4,6 @@
 //! The hosts are one sshd, which runs as the user of the tests and so can't use PAM. root needs a directory
 //! for it, /run/sshd.
 
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::promises::terminal::parent;
@@ -47,18 +46,14 @@ impl Site {
         let redis = Redis::start();
         let dir = redis.dir.path().to_owned();
         script(&dir, "work", WORK);
-        for key in ["host-key", "key"] {
-            let path = dir.join(key);
-            let mut keygen = Command::new("ssh-keygen");
-            let keygen = keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]);
-            outcome(keygen.arg(path)).assert_code(0);
-        }
-        let sshd = sshd();
-        // A system service would create this directory, which some versions of sshd require.
-        if nix::unistd::geteuid().is_root() && Path::new("/run").is_dir() {
-            let mut builder = fs::DirBuilder::new();
-            let _ = builder.mode(0o755).create("/run/sshd");
-        }
+        // A system service would create the directory, which some versions of sshd require. sshd needs its full path to
+        // re-execute itself.
+        let prepare =
+            "for key in host-key key; do ssh-keygen -q -t ed25519 -N '' -f ~/$key || exit; done
+            [ ! -d /run ] || mkdir -p -m 755 /run/sshd 2>/dev/null
+            PATH=$PATH:/usr/sbin:/usr/local/sbin:/sbin; command -v sshd";
+        let end = outcome(&mut sh(&redis, prepare));
+        let sshd = end.assert_code(0).stdout.trim();
         // At this SHLVL bash doesn't read the user's .bashrc.
         let config = format!(
             "ListenAddress 127.0.0.1\nHostKey {dir}/host-key\nPidFile none\nStrictModes no\n\
@@ -72,7 +67,7 @@ impl Site {
         fs::write(dir.join("sshd"), config).unwrap();
         let (server, port) = loop {
             let port = free_port();
-            let mut command = Command::new(&sshd);
+            let mut command = Command::new(sshd);
             command.args(["-D", "-e", "-p", &port.to_string(), "-f"]);
             let mut server = Running::start(command.arg(dir.join("sshd")));
             let answers = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
@@ -140,6 +135,14 @@ impl Site {
         text.lines().map(crate::support::moment).collect()
     }
 
+    /// Asserts that the work on each host goes on.
+    #[track_caller]
+    fn assert_works(&self) {
+        for host in HOSTS {
+            assert!(is_alive(self.pids(host).0), "{host}");
+        }
+    }
+
     /// Waits for the next deploy's turn, and asserts that all work of this one was over before.
     #[track_caller]
     fn assert_hands_on(&self, mut next: Running) {
@@ -181,51 +184,32 @@ impl Site {
     }
 }
 
-/// Returns the full path of sshd, which it needs to re-execute itself.
-fn sshd() -> PathBuf {
-    let dirs = format!("{}:/usr/sbin:/usr/local/sbin:/sbin", path());
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "command -v sshd"]).env("PATH", dirs);
-    let end = outcome(&mut shell);
-    end.assert_code(0).stdout.trim().into()
-}
-
 #[test]
-fn a_deploy_over_ssh_hands_its_lock_on_after_the_work_on_each_host_even_if_its_sshd_was_killed() {
-    for is_killed in [false, true] {
+fn a_deploy_over_ssh_hands_its_lock_on_after_the_work_on_each_host_even_if_ssh_or_sshd_was_killed()
+{
+    for killed in ["nothing", "sshd", "ssh"] {
         let site = Site::over_ssh();
-        let (run, _) = site.deploy(&[], "60s", OVER_SSH);
+        let (run, clients) = site.deploy(&[], "60s", OVER_SSH);
         let next = site.next();
-        if is_killed {
+        if killed == "nothing" {
+            site.let_work_end();
+        } else if killed == "sshd" {
             let kill = |host: &str| send(site.connection(host), libc::SIGKILL);
             HOSTS.into_iter().for_each(kill);
         } else {
-            site.let_work_end();
+            send(clients[0], libc::SIGTERM);
+            send(clients[1], libc::SIGKILL);
+            // The rest of the deploy goes on, including the work that lost its connection.
+            wait_until("two clients are gone", || {
+                !is_alive(clients[0]) && !is_alive(clients[1])
+            });
+            site.assert_works();
+            send(clients[2], libc::SIGKILL);
         }
         run.finish().assert_exited(0);
         site.assert_hands_on(next);
         site.assert_all_have_left();
     }
-}
-
-#[test]
-fn work_whose_ssh_client_was_killed_ends_before_the_next_turn() {
-    let site = Site::over_ssh();
-    let (run, clients) = site.deploy(&[], "60s", OVER_SSH);
-    let next = site.next();
-    send(clients[0], libc::SIGTERM);
-    send(clients[1], libc::SIGKILL);
-    // The rest of the deploy goes on, including the work that lost its connection.
-    wait_until("two clients are gone", || {
-        !is_alive(clients[0]) && !is_alive(clients[1])
-    });
-    for host in HOSTS {
-        assert!(is_alive(site.pids(host).0), "{host}");
-    }
-    send(clients[2], libc::SIGKILL);
-    run.finish().assert_exited(0);
-    site.assert_hands_on(next);
-    site.assert_all_have_left();
 }
 
 #[test]
@@ -271,9 +255,7 @@ fn a_ci_job_that_is_cancelled_and_then_killed_leaves_its_lock_to_the_work_on_its
     wait_until("the run is over for the server", || site.is_kept());
     assert!(!run.has_ended(), "it waits for its guards");
     run.kill();
-    for host in HOSTS {
-        assert!(is_alive(site.pids(host).0), "{host}");
-    }
+    site.assert_works();
     assert!(!next.has_ended());
     site.let_work_end();
     site.assert_hands_on(next);

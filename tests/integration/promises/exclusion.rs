@@ -1,6 +1,4 @@
-//! Two holders never run at once, whichever clients they are.
-
-use std::path::PathBuf;
+//! Two holders never run at once, and each has a larger fencing token than the one before.
 
 use crate::support::prelude::*;
 
@@ -39,61 +37,4 @@ fn the_fence_grows_across_expiry_flushes_and_restarts() {
     fences.extend([fence(&redis), fence(&redis)]);
     assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
     assert_eq!(fences[3..], [4_000_000_000_000_001, 4_000_000_000_000_002]);
-}
-
-/// Returns a Python with redis-py, installed only once.
-fn python() -> PathBuf {
-    static MADE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
-    let make = || {
-        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("python");
-        let python = directory.join("bin/python");
-        let works = |python: &PathBuf| {
-            Command::new(python)
-                .args(["-c", "import redis"])
-                .output()
-                .is_ok_and(|output| output.status.success())
-        };
-        if !works(&python) {
-            let run = |command: &mut Command| {
-                let end: Outcome = command
-                    .output()
-                    .unwrap_or_else(|error| panic!("{command:?}: {error}"))
-                    .into();
-                end.assert_code(0);
-            };
-            run(Command::new("python3").args(["-m", "venv"]).arg(&directory));
-            run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "redis==5.*"]));
-        }
-        python
-    };
-    MADE.get_or_init(make).clone()
-}
-
-#[test]
-fn redis_py_and_redlock_exclude_each_other() {
-    let redis = Redis::start();
-    let script = r#"
-import redis, subprocess, sys
-client = redis.Redis(unix_socket_path=sys.argv[1])
-lock = client.lock("redlock:a", timeout=30, blocking=False)
-assert lock.acquire()
-assert subprocess.run(["redlock", "run", "-q", "-n", "a", "--", "true"]).returncode == 75
-lock.release()
-holder = subprocess.Popen(["redlock", "run", "a", "--", "sh", "-c", "echo ready; read x"],
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-assert holder.stdout.readline() == b"ready\n"
-assert not lock.acquire()
-holder.communicate(b"\n")
-assert holder.returncode == 0
-assert lock.acquire()
-lock.release()
-"#;
-    let mut command = Command::new(python());
-    command
-        .args(["-c", script])
-        .arg(redis.socket())
-        .env("PATH", crate::support::path())
-        .env("REDLOCK_URL", redis.url());
-    crate::support::without_terminal(&mut command);
-    outcome(&mut command).assert_code(0).assert_silent();
 }

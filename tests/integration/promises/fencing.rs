@@ -89,14 +89,7 @@ fn fence_leaves_a_file_without_a_fencing_token_unchanged() {
 #[test]
 fn however_a_number_was_written_a_larger_one_takes_its_place() {
     let (_dir, file) = place();
-    for before in [
-        "17\n",
-        "17",
-        "00017\n",
-        "00000000000000000000017\n",
-        "+17\n",
-        "",
-    ] {
+    for before in "17\n|17|00017\n|00000000000000000000017\n|+17\n|".split('|') {
         fs::write(&file, before).unwrap();
         if !before.is_empty() {
             fence(&file, "16").assert_code(1);
@@ -246,21 +239,15 @@ fn waiting_for(file: &Path, number: &str) -> Running {
 }
 
 #[test]
-fn writers_that_wait_for_the_file_are_ended_by_a_signal() {
-    let (_dir, file) = place();
-    let _lock = lock_of(&file);
-    let writer = waiting_for(&file, "1");
-    writer.signal(Signal::SIGTERM);
-    writer.finish().assert_killed_by(15);
-    // No writer wrote without the lock.
-    assert_eq!(text(&file), "");
-}
-
-#[test]
-fn writers_that_wait_for_the_file_continue_when_it_is_theirs_and_give_up_after_ten_seconds() {
+fn writers_that_wait_for_the_file_end_by_a_signal_or_when_it_is_theirs_or_after_ten_seconds() {
     let (_dir, file) = place();
     let lock = lock_of(&file);
+    let ended = waiting_for(&file, "1");
+    ended.signal(Signal::SIGTERM);
+    ended.finish().assert_killed_by(15);
     let writer = waiting_for(&file, "1");
+    // No writer wrote without the lock.
+    assert_eq!(text(&file), "");
     drop(lock);
     writer.finish().assert_code(0).assert_silent();
     assert_eq!(text(&file), "1\n");

@@ -3,7 +3,7 @@
 //! The tests start the guards themselves, so that these aren't part of the run's process tree, as over ssh or in a container.
 
 use crate::support::prelude::*;
-use crate::support::proxy::{Action, Proxy, Request, load_scripts};
+use crate::support::proxy::{Action, Proxy, load_scripts};
 
 /// A run of lock "a" whose COMMAND prints `REDLOCK_HELD` for guards, and ends when the test lets it.
 struct Holder {
@@ -256,31 +256,20 @@ const LIVES: &str =
 #[test]
 fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews_however_late_answers_are()
  {
-    // Delays or losses of the replies to the guard, and whether more than the first reply arrives.
-    type Hook = fn(&Request) -> Action;
-    let hooks: [(Hook, bool); 3] = [
-        (|_| Action::Pass, true),
-        (
-            |request| match &*request.operation {
-                "guard" if request.before > 0 => Action::StallReply(Duration::from_millis(700)),
-                _ => Action::Pass,
-            },
-            true,
-        ),
-        // The lease starts with the request.
-        (
-            |request| match (&*request.operation, request.before) {
-                ("guard", 0) => Action::StallReply(Duration::from_secs(1)),
-                ("guard", _) => Action::LoseRequest,
-                _ => Action::Pass,
-            },
-            false,
-        ),
-    ];
-    side_by_side(hooks, |(hook, has_more)| {
+    use Action::{LoseRequest, Pass, StallReply};
+    let [late, later] = [700, 1_000].map(|ms| StallReply(Duration::from_millis(ms)));
+    // Treatments of the first request of the guard and of the others. The lease starts with the first one.
+    let rows = [(Pass, Pass), (Pass, late), (later, LoseRequest)];
+    side_by_side(rows, |(first, others)| {
         let redis = Redis::start();
         load_scripts(&redis);
-        let proxy = Proxy::with(&redis, hook);
+        let proxy = Proxy::with(&redis, move |request| {
+            match (&*request.operation, request.before) {
+                ("guard", 0) => first,
+                ("guard", _) => others,
+                _ => Pass,
+            }
+        });
         let script = format!(
             r#"eval "$(redlock acquire --ttl 12s a)"
             redlock -u {} guard -k 1s -c 'trap "date +%s%N" TERM; echo started; {LIVES}'
@@ -294,7 +283,8 @@ fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews_ho
         let lease_ends = looked + Duration::from_millis(left);
         let terminated = moment(&run.line());
         run.expect_line("status 79");
-        assert_eq!(proxy.answered("guard") > 1, has_more, "{proxy:?}");
+        let has_more = proxy.answered("guard") > 1;
+        assert_eq!(has_more, others != LoseRequest, "{proxy:?}");
         assert!(terminated < lease_ends, "{terminated:?} {lease_ends:?}");
         assert_dead_before(redis.dir.path(), lease_ends);
         run.finish().assert_exited(0);

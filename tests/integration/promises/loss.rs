@@ -35,29 +35,20 @@ const LATE: Duration = Duration::from_millis(600);
 
 #[test]
 fn a_lock_that_is_taken_away_stops_command_and_is_not_taken_again() {
-    for (ttl, way, then, is_left) in [
-        (
-            "30s",
-            "SET redlock:a theirs PX 60000",
-            "GET redlock:a",
-            "theirs",
-        ),
-        ("30s", "DEL redlock:a", "EXISTS redlock:a", "0"),
-        ("30s", "FLUSHALL", "EXISTS redlock:a", "0"),
-        // A key of another type.
-        (
-            "30s",
-            "HSET redlock:b k theirs",
-            "HGET redlock:a k",
-            "theirs",
-        ),
-        // At once, however long the lease is.
-        ("1h", "DEL redlock:a", "EXISTS redlock:a", "0"),
-    ] {
+    // The TTL, the loss, and what is left. The last one is noticed at once, however long the lease is.
+    let rows = "30s; SET redlock:a theirs PX 60000; GET redlock:a; theirs
+        30s; DEL redlock:a; EXISTS redlock:a; 0
+        30s; FLUSHALL; EXISTS redlock:a; 0
+        30s; HSET redlock:b k theirs; HGET redlock:a k; theirs
+        1h; DEL redlock:a; EXISTS redlock:a; 0";
+    for row in rows.lines() {
+        let mut parts = row.trim().split("; ");
+        let [ttl, way, then, is_left] = [(); 4].map(|()| parts.next().unwrap());
         let redis = Redis::start();
         let run = running(&redis, &format!("--ttl {ttl} -k 200ms"), IDLE);
         let call = |line: &str| redis.cli(&words(line, &[]));
         call(way);
+        // A key of another type.
         if way.starts_with("HSET") {
             call("RENAME redlock:b redlock:a");
         }
@@ -111,18 +102,27 @@ fn when_redis_dies_or_stalls_command_gets_sigterm_and_is_dead_before_the_lease_e
 
 #[test]
 fn a_renewal_whose_answer_comes_late_gives_no_time_beyond_the_end_of_the_lease_at_the_server() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    let proxy = Proxy::with(&redis, |request| match &*request.operation {
-        "renew" if request.before == 0 => Action::StallReply(LATE),
-        "renew" => Action::LoseRequest,
-        _ => Action::Pass,
+    // Later redlock loses its server, or it is stopped itself.
+    side_by_side([false, true], |is_stopped| {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let proxy = Proxy::with(&redis, |request| match &*request.operation {
+            "renew" if request.before == 0 => Action::StallReply(LATE),
+            "renew" => Action::LoseRequest,
+            _ => Action::Pass,
+        });
+        let (run, command) = stubborn(&redis, &[], &proxy.url());
+        // Sent after the renewal, about which the watchdog was informed before.
+        wait_until("the lease is renewed", || proxy.count("check") > 0);
+        if is_stopped {
+            run.suspend();
+        }
+        let over = expiry(&redis);
+        wait_until("it is dead", || !is_alive(command));
+        assert_dead_before(redis.dir.path(), over);
+        run.resume();
+        run.finish().assert_code(79);
     });
-    let (run, _) = stubborn(&redis, &[], &proxy.url());
-    wait_until("the lease is renewed", || proxy.answered("renew") == 1);
-    let over = expiry(&redis);
-    run.finish().assert_code(79);
-    assert_dead_before(redis.dir.path(), over);
 }
 
 #[test]
@@ -198,22 +198,6 @@ fn a_lease_that_the_work_has_extended_ends_no_later_than_at_the_server_however_l
     run.finish().assert_code(79);
     let last = assert_dead_before(redis.dir.path(), over);
     assert!(last > usual, "it hasn't heard that the lease is longer");
-}
-
-#[test]
-fn a_renewal_whose_answer_came_late_gives_the_command_of_a_stopped_redlock_no_more_time() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    let proxy = Proxy::once(&redis, "renew", 0, Action::StallReply(LATE));
-    let (run, command) = stubborn(&redis, &[], &proxy.url());
-    // Sent after the renewal, about which the watchdog was informed before.
-    wait_until("it is renewed", || proxy.count("check") > 0);
-    run.suspend();
-    let over = expiry(&redis);
-    wait_until("it is dead", || !is_alive(command));
-    assert_dead_before(redis.dir.path(), over);
-    run.resume();
-    run.finish().assert_code(79);
 }
 
 #[test]

@@ -17,11 +17,11 @@
 //! | `distance` | distant, suspended or unready servers |
 //! | `doctor` | whether a Redis is fit to hold locks: finds each fault, with the command to type |
 //! | `doctor_fixes` | each command that doctor prints, pasted into a shell, repairs its problem |
-//! | `exclusion` | two holders never run at once, whichever clients they are |
+//! | `exclusion` | two holders never run at once, and their fencing tokens grow |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
 //! | `protocol` | properties of the scripts on a real server: bounds, requests in parts, keys of other programs |
 //! | `contested` | crowds, and grants and replies that arrive late |
-//! | `groups` | shared locks and slots: which runs overlap, and which never do |
+//! | `groups` | shared locks, slots and plain clients: which runs overlap, and which never do |
 //! | `missed` | names that nobody has used, and corrections of typos |
 //! | `nesting` | several names, runs within runs, deadlocks |
 //! | `waiting` | visibility of a wait, and waiting without taking |

@@ -142,34 +142,30 @@ fn a_run_that_gives_up_on_one_name_releases_the_others() {
 
 #[test]
 fn an_inner_run_reenters_what_the_job_holds_unless_that_is_less_and_releases_only_what_it_took() {
-    for (outer, script, printed, says) in [
+    for (outer, script, printed) in [
         (
             "a",
             r#"held="$(cli GET redlock:a)"; export outer="$held $REDLOCK_FENCE"
             redlock run -n a -c '[ "$REDLOCK_TOKEN $REDLOCK_FENCE" = "$outer" ] && redlock run -n a -c "exit 5"; echo "inner $?"'
             [ "$(cli GET redlock:a)" = "$held" ] && echo "after $?""#,
             "inner 5\nafter 0\n",
-            "",
         ),
         (
             "a",
             r#"redlock run -n b a c -c 'for held in $REDLOCK_HELD; do echo "${held%%[0-9a-f][0-9a-f]*}"; done; echo "$REDLOCK_NAME"'
             cli EXISTS redlock:a redlock:b redlock:c"#,
             "a~\nb=\nc=\nb a c\n1\n",
-            "",
         ),
         (
             "b",
             "redlock run -n a b c -- true; cli EXISTS redlock:a redlock:c; cli EXISTS redlock:b",
             "0\n1\n",
-            "",
         ),
         (
             "a",
             r#"redlock run -n --shared a -c 'echo "shared ${REDLOCK_SLOT-none}"'
             redlock run -n --slots 3 a -c 'echo "slot $REDLOCK_SLOT"'"#,
             "shared none\nslot 1\n",
-            "",
         ),
         // The entry of the outer run's hold is gone.
         (
@@ -177,31 +173,20 @@ fn an_inner_run_reenters_what_the_job_holds_unless_that_is_less_and_releases_onl
             r#"cli DEL {redlock:a}:meta >/dev/null
             redlock run -n --slots 3 a -c 'echo "slot $REDLOCK_SLOT"'"#,
             "slot 1\n",
-            "",
-        ),
-        // The job holds less than the inner run wants.
-        ("--shared a", "redlock run a -- echo ran", "", "shared"),
-        (
-            "--shared a",
-            "redlock run --slots 2 a -- echo ran",
-            "",
-            "shared",
-        ),
-        ("--slots 3 a", "redlock run a -- echo ran", "", "slots"),
-        (
-            "--slots 3 a",
-            "redlock run --slots 2 a -- echo ran",
-            "",
-            "slots",
         ),
     ] {
         let redis = Redis::left_empty();
         let end = outcome(&mut redis.run(outer, &format!("{CLI}\n{script}")));
-        if says.is_empty() {
-            end.assert_silent().assert_printed(0, printed);
-        } else {
+        end.assert_silent().assert_printed(0, printed);
+    }
+    // The job holds less than the inner run wants.
+    for outer in ["shared", "slots=3"] {
+        for inner in ["", "--slots=2"] {
+            let redis = Redis::left_empty();
+            let inner = format!("redlock run {inner} a -- echo ran");
+            let end = outcome(&mut redis.run(&format!("--{outer} a"), &inner));
             end.assert_printed(64, "")
-                .assert_says(says)
+                .assert_says(&outer[..5])
                 .assert_says("\"a\"");
         }
     }
@@ -397,7 +382,7 @@ fn the_wait_for_several_names_is_limited_as_a_whole() {
 }
 
 #[test]
-fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
+fn no_deadlock_is_reported_in_hundreds_of_nested_runs_without_a_circle() {
     let redis = Redis::left_empty();
     let mut random = 42_u32;
     let mut dice = move |sides: u32| {
@@ -408,7 +393,7 @@ fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
     // they wait for seconds for one of the three inner ones.
     let mut jobs: Vec<Running> = (0..84)
         .map(|_| {
-            let rounds = (0..4).map(|_| {
+            let rounds = (0..2).map(|_| {
                 let outer = format!("a{}", dice(60));
                 let (second, third) = [("b", "c"), ("b", "d"), ("c", "d")][dice(3) as usize];
                 let mode = ["", "", "", "--shared "][dice(4) as usize];

@@ -27,11 +27,6 @@ fn take(redis: &Redis, token: &str, limit: &str) {
     assert_eq!(answer[0], "1", "{answer:?} {}", redis.describe_key("a"));
 }
 
-/// Releases the lock at the end of a run.
-fn release(redis: &Redis, token: &str) {
-    call(redis, "release", &[token, "0", "status:0", "0"]);
-}
-
 /// Returns the number of commands that the server executes during `call`, including those of scripts.
 fn work(redis: &Redis, call: impl FnOnce()) -> u64 {
     let commands = || {
@@ -149,7 +144,7 @@ fn a_thaw_lets_3000_in_by_parts_and_gives_each_a_slot_of_its_own() {
     assert_eq!(slots, (1..=3000).collect());
     // A member leaves, and another comes.
     let sent = work(&redis, || {
-        release(&redis, "token1700");
+        call(&redis, "release", &["token1700", "0", "status:0", "0"]);
         let answer = acquire(&redis, "new", "3000", "");
         assert_eq!((answer[0].as_str(), answer[2].as_str()), ("1", "1700"));
         assert_eq!(acquire(&redis, "late", "3000", "poll")[0], "0");

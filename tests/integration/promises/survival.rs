@@ -1,7 +1,5 @@
 //! COMMAND doesn't notice failures that are over within the lease.
 
-use std::sync::mpsc::channel;
-
 use crate::promises::trouble::{encrypted, self_signed};
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
@@ -38,28 +36,6 @@ fn a_redis_that_restarts_with_its_data_is_not_noticed() {
     let token = redis.cli(&["GET", "redlock:a"]);
     redis.kill();
     redis.start_again();
-    assert_goes_on(&redis, run, &token);
-}
-
-#[test]
-fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    let proxy = Proxy::new(&redis);
-    let run = run(&redis, &format!("-u {} -q --ttl 12s -k 1s", proxy.url()));
-    let token = redis.cli(&["GET", "redlock:a"]);
-    // The server is suspended when a renewal arrives, for the length of the stall.
-    let (pid, (renewals, renewal)) = (redis.pid(), channel());
-    proxy.set_hook(move |request| {
-        if request.operation == "renew" && renewals.send(()).is_ok() {
-            send(pid, libc::SIGSTOP);
-        }
-        Action::Pass
-    });
-    renewal.recv_timeout(TIMEOUT).unwrap();
-    drop(renewal);
-    std::thread::sleep(Duration::from_secs(3));
-    redis.resume();
     assert_goes_on(&redis, run, &token);
 }
 
@@ -129,18 +105,15 @@ fn dropped_connections_and_flushed_scripts_are_not_noticed() {
 fn a_renewal_that_is_held_up_or_lost_is_not_noticed_however_long_the_connect_timeout_is() {
     // A run reports half a lease without a reply.
     for (action, options) in [
-        (Action::Stall(Duration::from_millis(60)), "--ttl 18s"),
-        (Action::Stall(Duration::from_secs(3)), "-q --ttl 12s"),
+        (Action::Stall(Duration::from_secs(3)), ""),
         // The connection stays open.
-        (
-            Action::LoseRequest,
-            "-q --ttl 12s REDLOCK_REDIS_TIMEOUT=24s",
-        ),
+        (Action::LoseRequest, "REDLOCK_REDIS_TIMEOUT=24s"),
     ] {
         let redis = Redis::start();
         load_scripts(&redis);
         let proxy = Proxy::once(&redis, "renew", 0, action);
-        let mut run = run(&redis, &format!("--url {} {options} -k 200ms", proxy.url()));
+        let options = format!("--url {} -q --ttl 12s -k 200ms {options}", proxy.url());
+        let mut run = run(&redis, &options);
         let token = redis.cli(&["GET", "redlock:a"]);
         wait_until("it is renewed, or has ended", || {
             proxy.answered("renew") > 0 || run.has_ended()
@@ -179,44 +152,10 @@ fn idle_connections_are_kept_alive_with_tls_or_without() {
 }
 
 #[test]
-fn a_run_that_redis_cannot_notify_sees_within_a_minute_that_it_was_stopped_whatever_its_ttl() {
+fn a_run_that_redis_cannot_notify_sees_with_its_next_renewal_that_it_was_stopped() {
     let redis = Redis::start();
     redis.cli(&["ACL", "SETUSER", "default", "-client"]);
-    let run = run(&redis, "--ttl 30m");
+    let run = run(&redis, "--ttl 9s -k 1s");
     ends(&redis, "stop a").assert_said(0, "\"a\" is free after ");
     run.finish().assert_exited(79);
-}
-
-#[test]
-fn a_lock_whose_answer_was_lost_is_released_over_another_connection() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    ends(&redis, "run a -- true").assert_code(0);
-    let fence = || redis.cli(&["HGET", "{redlock:a}:state", "fence"]);
-    let before = fence();
-    let proxy = Proxy::once(&redis, "take", 0, Action::LoseReply);
-    let url = proxy.url();
-    let words = words!("-u {} REDLOCK_REDIS_TIMEOUT=4s run a -- echo ran", &url);
-    outcome(&mut redis.redlock(words)).assert_printed(69, "");
-    redis.await_free("a");
-    assert_ne!(fence(), before, "it never had the lock");
-    ends(&redis, "run -n a -- true").assert_code(0);
-}
-
-#[test]
-fn a_renewal_that_is_due_while_the_lock_is_being_checked_comes_after_that() {
-    let redis = Redis::start();
-    let proxy = Proxy::with(&redis, |request| match request.operation.as_str() {
-        "check" => Action::StallReply(Duration::from_millis(500)),
-        _ => Action::Pass,
-    });
-    let run = run(&redis, &format!("-q -u {} --ttl 9s -k 100ms", proxy.url()));
-    let token = redis.cli(&["GET", "redlock:a"]);
-    // Each change of the key causes a check, so that one is nearly always under way.
-    let renewals = proxy.answered("renew");
-    wait_until("it is renewed all the same", || {
-        redis.cli(&["SET", "redlock:a", &token, "XX", "KEEPTTL"]);
-        proxy.answered("renew") >= renewals + 3
-    });
-    assert_goes_on(&redis, run, &token);
 }

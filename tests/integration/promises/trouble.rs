@@ -185,9 +185,6 @@ fn a_cluster_is_78_and_the_prefix_and_the_node_are_named_that_make_it_work() {
     here.play(&format!(
         "0 {tagged}
         0 {redlock} run -q --shared a -- redlock run -q b -- true
-        0 {redlock} freeze -q a --reason x
-        0 {redlock} thaw -q a
-        0 {redlock} acquire -q a --ttl 2s && {redlock} run -q a -- true
         0 {redlock} history a | grep -q 'echo ran'"
     ));
     let holder = Gated::start(here, words!("REDLOCK_PREFIX={redlock}: a")).ready();
@@ -255,13 +252,13 @@ fn a_replica_is_78_for_what_writes_and_what_reads_says_that_it_may_be_old() {
 #[test]
 fn more_runs_than_maxclients_all_get_their_turn() {
     let redis = Redis::start();
-    set(&redis, "maxclients", "50");
+    set(&redis, "maxclients", "20");
     let start = |number: usize| {
         // Some of the runs wait for each other too.
-        let options = format!("-q -w 5m lock-{}", number % 100);
+        let options = format!("-q -w 5m lock-{}", number % 40);
         Running::start(&mut redis.run(&options, "exec sleep 0.1"))
     };
-    let running: Vec<Running> = (0..300).map(start).collect();
+    let running: Vec<Running> = (0..120).map(start).collect();
     all_end(running, 0);
 }
 
@@ -287,21 +284,15 @@ fn a_server_that_admits_no_more_clients_is_named_so_whatever_it_was_asked_first(
     ));
 }
 
-/// Returns the next line of a run with this text.
-fn line_with(text: &str, run: &mut Running) -> String {
-    let mut line = run.line();
-    while !line.contains(text) {
-        line = run.line();
-    }
-    line
-}
-
 /// Starts a line that must wait for its server, with stderr on stdout. Returns once it has reported this reason for waiting.
 #[track_caller]
 fn trying(redis: &Redis, line: &str, why: &str) -> Running {
     let line = format!("exec 2>&1; {line}");
     let mut run = Running::start(&mut sh(redis, &line));
-    let line = line_with("; still trying (", &mut run);
+    let mut line = run.line();
+    while !line.contains("; still trying (") {
+        line = run.line();
+    }
     assert!(line.contains(why), "{line}");
     run
 }
@@ -393,23 +384,19 @@ fn while_redis_loads_its_data_or_is_busy_with_a_script_a_run_keeps_trying_and_sa
 }
 
 #[test]
-fn a_waiter_says_once_that_redis_does_not_answer_and_on_a_terminal_in_one_line_for_how_long() {
+fn a_waiter_on_a_terminal_shows_in_one_line_for_how_long_redis_does_not_answer() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let line = "REDLOCK_REDIS_TIMEOUT=2s redlock run a -- echo ran";
-    let mut terminal = Terminal::start(sh(&redis, &format!("exec env {line}")));
+    let line = "exec env REDLOCK_REDIS_TIMEOUT=2s redlock run a -- echo ran";
+    let mut terminal = Terminal::start(sh(&redis, line));
     terminal.resize(24, 40);
     wait_until("it waits", || redis.queue("a").len() == 1);
-    let mut waiter = Running::start(&mut sh(&redis, &format!("{line} 2>&1")));
-    wait_until("both wait", || redis.queue("a").len() == 2);
     redis.stall();
     terminal.wait_until("it is shown a third time", |shown| {
         shown.matches("\rredlock: Redis doesn't answer (").count() >= 3
     });
-    line_with("Redis doesn't answer; still trying (", &mut waiter);
     let before = terminal.shown.len();
     redis.resume();
-    line_with("Redis answers again", &mut waiter);
     terminal.wait_until("the lock is shown again", |shown| {
         shown[before..].contains("waiting for \"a\"")
     });
@@ -417,11 +404,6 @@ fn a_waiter_says_once_that_redis_does_not_answer_and_on_a_terminal_in_one_line_f
     holder.end();
     terminal.wait_until("it ran", |shown| shown.contains("ran"));
     terminal.finish();
-    let end = waiter.finish();
-    end.assert_code(0);
-    for line in ["doesn't answer", "answers again"] {
-        assert_eq!(end.stdout.matches(line).count(), 1, "{end:?}");
-    }
 }
 
 /// Creates a self-signed certificate for localhost: "NAME.crt" and "NAME.key".
@@ -658,19 +640,13 @@ fn a_url_that_is_wrong_or_leads_nowhere_is_named_with_the_place_where_it_is_set(
     let write = |text: &str| fs::write(&file, text).unwrap();
     let (dir, place) = (redis.dir.path().display(), file.display());
     let by_file = format!("env -u REDLOCK_URL XDG_CONFIG_HOME={dir} redlock status");
-    let mistakes = "redis://u:hunter2@h/x the database must be a number
-        redis://u:hunter2 the port must be a number
-        redis://u:hun@ter2@h an @ in the user name or password must be written %40
-        redis://h1,h2 several hosts";
-    for line in mistakes.lines() {
-        let (url, part) = line.trim().split_once(' ').unwrap();
-        write(&format!("# ours\n\nREDLOCK_URL={url}\n"));
-        redis.play(&format!(
-            "78 {url} → bad Redis URL in --url: … {part} … without doctor
-            78 REDLOCK_URL={url} redlock status → bad Redis URL in $REDLOCK_URL: … {part}
-            78 {by_file} → bad Redis URL in {place}:3: … {part}"
-        ));
-    }
+    write("# ours\n\nREDLOCK_URL=redis://u:hunter2@h/x\n");
+    let mistake = "the database must be a number";
+    redis.play(&format!(
+        "78 redis://u:hunter2@h/x → bad Redis URL in --url: … {mistake} … without doctor
+        78 REDLOCK_URL=redis://u:hunter2@h/x redlock status → bad Redis URL in $REDLOCK_URL: … {mistake}
+        78 {by_file} → bad Redis URL in {place}:3: … {mistake}"
+    ));
     let address = format!("127.0.0.1:{}", free_port());
     let url = format!("redis://{address}");
     let refused = format!("can't reach Redis at {address}: connection refused");

@@ -160,35 +160,7 @@ fn one_signal_ends_a_wait_and_a_run_of_one_lock_or_many_whose_release_is_not_ans
 }
 
 #[test]
-fn one_signal_ends_a_wait_that_reconnects_to_a_silent_server() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
-    let (asks, asked) = std::sync::mpsc::channel();
-    // The waiter has a place when its connection ends. The next connection has no answer.
-    let proxy = Proxy::with(&redis, move |request| {
-        match (&*request.operation, request.before) {
-            ("heartbeat", _) => Action::Reset,
-            ("HELLO", 1..) => {
-                let _ = asks.send(());
-                Action::LoseRequest
-            }
-            _ => Action::Pass,
-        }
-    });
-    let line = "REDLOCK_REDIS_TIMEOUT=1h run --ttl 1h a -- true";
-    let mut waiter = redis.redlock(&words(line, &[]));
-    waiter.env("REDLOCK_URL", proxy.url());
-    let waiter = Running::start(&mut waiter);
-    asked.recv_timeout(crate::support::TIMEOUT).unwrap();
-    let began = Instant::now();
-    send(waiter.pid(), libc::SIGTERM);
-    waiter.finish().assert_killed_by(libc::SIGTERM);
-    assert_took_less(began, Duration::from_secs(15));
-}
-
-#[test]
-fn held_locks_are_renewed_while_a_waiter_reconnects_to_a_silent_server() {
+fn while_a_waiter_reconnects_to_a_silent_server_held_locks_are_renewed_and_one_signal_ends_it() {
     let redis = Redis::start();
     load_scripts(&redis);
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
@@ -209,16 +181,17 @@ fn held_locks_are_renewed_while_a_waiter_reconnects_to_a_silent_server() {
             _ => Action::Pass,
         }
     });
-    let line = "REDLOCK_REDIS_TIMEOUT=1h run --ttl 12s a b -- true";
-    let mut waiter = redis.redlock(&words(line, &[]));
-    waiter.env("REDLOCK_URL", proxy.url());
-    let mut waiter = Running::start(&mut waiter);
-    asked.recv_timeout(crate::support::TIMEOUT).unwrap();
+    let line = "REDLOCK_REDIS_TIMEOUT=1h run -u {} --ttl 12s a b -- true";
+    let mut waiter = start(&redis, line, &[&proxy.url()]);
+    asked.recv_timeout(TIMEOUT).unwrap();
     let renewals = || proxy.answered("renew") + proxy.answered("prolong");
     let before = renewals();
     wait_until("the held lock is renewed", || renewals() > before + 1);
     assert!(!waiter.has_ended());
-    waiter.kill();
+    let began = Instant::now();
+    send(waiter.pid(), libc::SIGTERM);
+    waiter.finish().assert_killed_by(libc::SIGTERM);
+    assert_took_less(began, Duration::from_secs(15));
 }
 
 #[test]
@@ -228,10 +201,8 @@ fn a_waiter_that_loses_its_first_lock_while_it_connects_takes_no_second_one() {
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
     // The waiter learns the protocol before it asks for a place.
     let proxy = Proxy::once(&redis, "HELLO", 0, Action::Stall(Duration::from_secs(3)));
-    let line = words!("REDLOCK_REDIS_TIMEOUT=9s run --ttl 20s a b -- true");
-    let mut waiter = redis.redlock(line);
-    waiter.env("REDLOCK_URL", proxy.url());
-    let waiter = Running::start(&mut waiter);
+    let line = "REDLOCK_REDIS_TIMEOUT=9s run -u {} --ttl 20s a b -- true";
+    let waiter = start(&redis, line, &[&proxy.url()]);
     wait_until("the first lock is checked", || proxy.answered("check") > 0);
     redis.cli(&["DEL", "redlock:b"]);
     redis.cli(&["DEL", "redlock:a"]);
@@ -253,11 +224,9 @@ fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
         }
         Action::Pass
     });
-    let line = "REDLOCK_REDIS_TIMEOUT=1h run --ttl 1h a b z -- true";
-    let mut waiter = redis.redlock(&words(line, &[]));
-    waiter.env("REDLOCK_URL", proxy.url());
-    let waiter = Running::start(&mut waiter);
-    looked.recv_timeout(crate::support::TIMEOUT).unwrap();
+    let line = "REDLOCK_REDIS_TIMEOUT=1h run -u {} --ttl 1h a b z -- true";
+    let waiter = start(&redis, line, &[&proxy.url()]);
+    looked.recv_timeout(TIMEOUT).unwrap();
     let began = Instant::now();
     send(waiter.pid(), libc::SIGINT);
     waiter.finish().assert_killed_by(libc::SIGINT);

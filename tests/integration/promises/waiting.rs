@@ -13,12 +13,6 @@ fn heard(redis: &Redis, line: &str) -> Running {
     Running::start(&mut sh(redis, &script))
 }
 
-/// Starts a holder of the lock "a" with the user "ci". Returns when its COMMAND is ready.
-fn held(redis: &Redis, options: &[&str], command: &[&str]) -> Running {
-    let arguments = [&["run"], options, &["a", "--"], command].concat();
-    Running::ready(redis.redlock(&arguments).env("USER", "ci"))
-}
-
 /// Ends a run from outside.
 #[track_caller]
 fn end(run: Running) -> Outcome {
@@ -29,8 +23,8 @@ fn end(run: Running) -> Outcome {
 #[test]
 fn after_a_second_the_holder_is_named_and_how_many_are_ahead() {
     let redis = Redis::left_empty();
-    let command = ["sh", "-c", "echo ready; exec sleep 60", "deploy.sh"];
-    let holder = held(&redis, &["--reason", "release 7"], &command);
+    let words = words!("run --reason {} a -- sh -c {} deploy.sh", "release 7", IDLE);
+    let holder = Running::ready(redis.redlock(words).env("USER", "ci"));
     let began = Instant::now();
     let mut first = heard(&redis, "run a -- true");
     first.wait_until_queued(&redis);
@@ -50,27 +44,6 @@ fn after_a_second_the_holder_is_named_and_how_many_are_ahead() {
     end(holder).assert_code(143);
     first.finish().assert_code(0);
     second.finish().assert_code(0);
-}
-
-#[test]
-fn each_change_of_holder_is_a_line_and_nothing_else_is() {
-    let redis = Redis::left_empty();
-    let first = Gated::start(&redis, &["a"]).ready();
-    let second = Gated::queued(&redis, &["-q", "a"]);
-    let mut waiter = heard(&redis, "run a -- echo ran");
-    let line = waiter.line();
-    let is_of = |line: &str, run: &Running| line.contains(&format!("(pid {})", run.pid()));
-    assert!(is_of(&line, &first.run), "{line}");
-    assert!(line.ends_with("; 2nd in line"), "{line}");
-    first.end();
-    let second = second.ready();
-    let line = waiter.line();
-    assert!(is_of(&line, &second.run), "{line}");
-    assert!(!line.contains("in line"), "{line}");
-    second.end();
-    waiter.expect_line("ran");
-    let end = waiter.finish();
-    assert_eq!(end.stdout.lines().count(), 3, "{end:?}");
 }
 
 #[test]
@@ -125,30 +98,6 @@ fn on_a_terminal_the_line_is_erased_when_the_wait_ends_in_vain() {
         assert!(screen.starts_with(left), "{screen}");
         assert!(!screen.contains("waiting for"), "{screen}");
     }
-}
-
-#[test]
-fn the_job_learns_how_long_it_waited() {
-    let redis = Redis::left_empty();
-    let run = words!("run -q a -c", "echo $REDLOCK_WAITED_MS");
-    let reported = |end: &Outcome| {
-        end.assert_code(0);
-        Duration::from_millis(end.stdout.trim().parse().unwrap())
-    };
-    let began = Instant::now();
-    let end = outcome(&mut redis.redlock(run));
-    assert!(reported(&end) <= began.elapsed());
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let (began, messages) = (Instant::now(), redis.calls("publish"));
-    let run = queued(&redis, run);
-    let some = Duration::from_millis(300);
-    let waits = Instant::now();
-    wait_until("some time has passed", || waits.elapsed() > some);
-    holder.end();
-    let waited = reported(&run.finish());
-    assert!((some..=began.elapsed()).contains(&waited), "{waited:?}");
-    let messages = redis.calls("publish") - messages;
-    assert_eq!(messages, 2, "one message a release");
 }
 
 #[test]
@@ -228,12 +177,11 @@ fn a_waiter_says_what_to_expect_if_it_may_read_the_history_and_how_long_it_took(
         waiter.wait_until_queued(&redis);
         waiter
     });
-    let line = first.line();
-    assert!(line.contains("; over its usual "), "{line}");
-    assert!(!line.contains("in line"), "{line}");
-    let line = second.line();
-    assert!(line.contains("; over its usual "), "{line}");
-    assert!(line.ends_with("; 2nd in line"), "{line}");
+    for (waiter, is_second) in [(&mut first, false), (&mut second, true)] {
+        let line = waiter.line();
+        assert!(line.contains("; over its usual "), "{line}");
+        assert_eq!(line.ends_with("; 2nd in line"), is_second, "{line}");
+    }
     // Each waiter that prints this reads the history once.
     assert_eq!(redis.calls("lrange"), questions + 2);
     holder.end();
