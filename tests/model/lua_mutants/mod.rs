@@ -144,7 +144,7 @@ fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
         let reason = || explained.iter().find(|(_, entries)| is_it(entries));
         let verdict = if let Some(title) = expected.broken_by(&sources) {
             Verdict::Example(title.to_owned())
-        } else if let Some(promise) = broken_with(|name, _| sources[name], seeds()) {
+        } else if let Some(promise) = broken_with(|name, _| sources[name], 1..=seeds()) {
             Verdict::Simulation(promise)
         } else if let Some((reason, _)) = reason() {
             Verdict::Explained(reason)
