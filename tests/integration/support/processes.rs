@@ -62,16 +62,17 @@ impl Drop for Scratch {
 
 /// A Perl program that prints its label, `ready` and its pid. Its arguments name signals, and the program prints its label and
 /// the name of each that arrives. RTMAX ends it: this signal has the highest number, so it is delivered last, after all earlier
-/// ones were printed. Without a signal the program ends after a while.
+/// ones were printed. Without a signal the program ends after a while. If a signal interrupted `print`, Perl would drop what
+/// its handler prints.
 pub const COUNTER: &str = r#"
-    $| = 1;
     my ($label, @names) = @ARGV;
     my ($end, $limit) = (0, time + 60);
-    for my $name (@names) { $SIG{$name} = sub { print "$label $name\n" } }
+    sub say_it { my $line = "$label $_[0]\n"; 1 until syswrite(STDOUT, $line) || $! != 4 }
+    for my $name (@names) { $SIG{$name} = sub { say_it $name } }
     $SIG{RTMAX} = sub { $end = 1 };
-    print "$label ready $$\n";
+    say_it "ready $$";
     select(undef, undef, undef, 0.01) until $end || time > $limit;
-    print "$label end\n";
+    say_it "end";
 "#;
 
 /// Sends a signal by its number; real-time signals have no name in nix.
