@@ -86,11 +86,7 @@ fn a_signal_that_ends_a_wait_ends_redlock_by_the_same_signal_and_leaves_nothing_
 
 /// Returns true if a process has blocked this signal, so that it reads it.
 pub fn blocks(pid: i32, signal: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let blocked = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigBlk:\t"));
-    let mask = blocked.map_or(0, |mask| u64::from_str_radix(mask, 16).unwrap());
+    let mask = u64::from_str_radix(&status_of(pid, "SigBlk"), 16).unwrap_or(0);
     mask & (1 << (signal - 1)) != 0
 }
 

@@ -32,13 +32,11 @@ pub fn keeper(script: &Running) -> i32 {
 fn keeper_of(script: i32) -> i32 {
     let pid = script.to_string();
     let is_keeper = |candidate: &i32| {
-        let words = fs::read(format!("/proc/{candidate}/cmdline")).unwrap_or_default();
-        let words: Vec<&[u8]> = words.split(|&byte| byte == 0).collect();
-        words.contains(&&b"acquire"[..]) && words.contains(&pid.as_bytes())
+        let words = proc(*candidate, "cmdline");
+        let words: Vec<&str> = words.split('\0').collect();
+        words.contains(&"acquire") && words.contains(&&*pid)
     };
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.find(is_keeper).expect("a keeper")
+    pids().find(is_keeper).expect("a keeper")
 }
 
 /// End of a script without a child that would outlive it.
@@ -72,9 +70,8 @@ fn however_a_script_is_killed_its_lock_is_free_at_once() {
         // exec, because a shell itself would delay some of the signals.
         let mut script = holder(&redis, "", "ulimit -c 0; exec sleep 60");
         // A signal that the shell handles just before it executes the program is lost.
-        let name = format!("/proc/{}/comm", script.pid());
         wait_until("the shell is gone", || {
-            fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
+            proc(script.pid(), "comm") == "sleep"
         });
         let waiter = queued(&redis, words!("run -q a -- date +%s%N"));
         let killed = now();
@@ -98,24 +95,11 @@ fn a_keeper_is_small_and_holds_nothing_of_the_script_and_one_connection() {
         redis.cli(&["CLIENT", "LIST"]).contains("cmd=evalsha")
     });
     assert_holds_nothing(keeper);
-    let [stat, status] = ["stat", "status"]
-        .map(|file| fs::read_to_string(format!("/proc/{keeper}/{file}")).unwrap());
-    let fields: Vec<&str> = stat
-        .rsplit_once(')')
-        .unwrap()
-        .1
-        .split_whitespace()
-        .collect();
     // Session and terminal.
-    assert_eq!(fields[3..5], [&keeper.to_string(), "0"]);
+    assert_eq!(stat(keeper)[3..5], [&keeper.to_string(), "0"]);
     // Without the program itself, whose size differs in each build; `make bench` measures both.
-    let own = status
-        .split_once("RssAnon:")
-        .unwrap()
-        .1
-        .split_whitespace()
-        .next();
-    assert!(own.unwrap().parse::<u64>().unwrap() <= 2048, "{status}");
+    let own = status_of(keeper, "RssAnon");
+    assert!(own.trim_end_matches(" kB").parse::<u64>().unwrap() <= 2048);
 }
 
 #[test]

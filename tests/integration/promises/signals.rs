@@ -136,7 +136,7 @@ impl Scene {
             .collect();
         let above = std::iter::successors(Some(programs[0]), |&pid| Some(parent(pid)));
         let above: Vec<i32> = above.take_while(|&pid| pid > 1).collect();
-        let is_redlock = |pid: &i32| name(*pid) == "redlock";
+        let is_redlock = |pid: &i32| proc(*pid, "comm") == "redlock";
         let redlocks: Vec<i32> = above.iter().copied().filter(is_redlock).collect();
         let outermost = redlocks.last();
         let mut parts = above.split_inclusive(|pid| Some(pid) == outermost);
@@ -276,11 +276,6 @@ fn ready(terminal: &mut Terminal, label: &str) -> i32 {
     };
     terminal.wait_until(&beginning, |shown| line(shown).is_some());
     line(&terminal.shown).unwrap()
-}
-
-fn name(pid: i32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.trim_end().to_owned()
 }
 
 /// Performs the steps, and compares the output of the programs. Further steps: `=INT` waits for INT until all is settled,

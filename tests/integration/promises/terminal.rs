@@ -29,22 +29,14 @@ pub fn pid_in(line: &str) -> i32 {
     line.rsplit([' ', ':']).next().unwrap().parse().unwrap()
 }
 
-/// Returns the parent of a process and its group; 0 if the process has ended.
-fn stat(pid: i32) -> (i32, i32) {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let stat = String::from_utf8_lossy(&stat).into_owned();
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let numbers = fields.split(' ').skip(2);
-    let mut numbers = numbers.map(|field| field.parse().unwrap());
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-}
-
+/// Returns the parent of a process; 0 if the process has ended.
 pub fn parent(pid: i32) -> i32 {
-    stat(pid).0
+    stat(pid).get(1).map_or(0, |parent| parent.parse().unwrap())
 }
 
+/// Returns the process group of a process; 0 if the process has ended.
 pub fn group(pid: i32) -> i32 {
-    stat(pid).1
+    stat(pid).get(2).map_or(0, |group| group.parse().unwrap())
 }
 
 pub fn is_stopped(pid: i32) -> bool {

@@ -35,17 +35,8 @@ fn run(redis: &Redis, words: &[&str]) -> Running {
 /// Returns the names of the processes that a test has started in this home directory, except the server.
 pub fn processes_of(home: &Path) -> Vec<String> {
     let home = format!("HOME={}", home.display());
-    let mut names = Vec::new();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let read = |file: &str| fs::read(entry.path().join(file)).unwrap_or_default();
-        let environment = read("environ");
-        if environment
-            .split(|&byte| byte == 0)
-            .any(|variable| variable == home.as_bytes())
-        {
-            names.push(String::from_utf8_lossy(&read("comm")).trim_end().to_owned());
-        }
-    }
+    let is_of = |pid: &i32| proc(*pid, "environ").split('\0').any(|it| it == home);
+    let mut names: Vec<String> = pids().filter(is_of).map(|pid| proc(pid, "comm")).collect();
     names.retain(|name| name != "redis-server");
     names.sort();
     names
@@ -166,21 +157,15 @@ fn a_signal_for_redlocks_group_reaches_command_also_when_a_new_watchdog_gets_it_
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let mut run = Running::start(&mut directly(&redis, words));
         assert!(run.line().starts_with("child ready "));
-        let mut watchdog = 0;
-        wait_until("it has forked a watchdog", || {
-            watchdog = forked_watchdog(run.pid()).unwrap_or(0);
-            watchdog != 0
-        });
-        let status = fs::read_to_string(format!("/proc/{watchdog}/status")).unwrap();
-        let mut lines = status.lines();
-        let tracer = lines.find_map(|line| line.strip_prefix("TracerPid:"));
+        let watchdog = await_some("it has forked a watchdog", || forked_watchdog(run.pid()));
+        let tracer = status_of(watchdog, "TracerPid").parse().unwrap();
         // redlock finds the signal as late as on a busy machine.
         run.signal(Signal::SIGSTOP);
         wait_until("redlock is stopped", || {
             matches!(state(run.pid()), Some('T' | 't'))
         });
         killpg(Pid::from_raw(run.pid()), signal).unwrap();
-        send(tracer.unwrap().trim().parse().unwrap(), libc::SIGKILL);
+        send(tracer, libc::SIGKILL);
         assert_eq!(await_watchdog(run.pid()), watchdog);
         run.signal(Signal::SIGCONT);
         run.expect_line(&format!("child {}", &signal.as_str()[3..]));
@@ -256,11 +241,9 @@ fn a_watchdog_kills_the_command_before_it_looks_at_anything_that_may_keep_it_wai
     let command: i32 = run.line().parse().unwrap();
     let watchdog = await_watchdog(run.pid());
     killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
-    let rests = || {
-        let channel = fs::read_to_string(format!("/proc/{watchdog}/wchan"));
-        channel.is_ok_and(|channel| channel.contains("poll"))
-    };
-    wait_until("it has taken in what it was told", rests);
+    wait_until("it has taken in what it was told", || {
+        proc(watchdog, "wchan").contains("poll")
+    });
     // Like a /proc that waits for the memory of another process.
     let held = words!("-e inject=openat:delay_enter=60s -o /dev/null");
     let mut strace = attach_strace(watchdog, held);
@@ -527,16 +510,17 @@ fn process_lists_show_no_password_of_redlocks_words_when_it_is_a_keeper_or_a_wat
     let words = words!("redlock -u {} run a -c", &url, "echo ready; exec sleep 50");
     let run = Running::ready(&mut directly(&redis, words));
     let watchdog = await_watchdog(run.pid());
-    let shown = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
     wait_until("its words are gone", || {
-        shown(watchdog).starts_with("rl-watchdog\0")
+        proc(watchdog, "cmdline").starts_with("rl-watchdog\0")
     });
-    assert!(!shown(watchdog).contains("hidden"));
+    assert!(!proc(watchdog, "cmdline").contains("hidden"));
     run.signal(Signal::SIGTERM);
     run.finish();
     let script =
         format!(r#"eval "$(redlock -u {url} acquire b --while-pid $$)"; echo ready; sleep 50"#);
     let script = Running::ready(&mut directly(&redis, &["bash", "-c", &script]));
     let keeper = keeper(&script);
-    wait_until("its words are gone", || !shown(keeper).contains("hidden"));
+    wait_until("its words are gone", || {
+        !proc(keeper, "cmdline").contains("hidden")
+    });
 }

@@ -26,19 +26,15 @@ impl Scratch {
     /// Kills the processes that name the directory. Returns true if there were any.
     fn kill_users(&self) -> bool {
         let directory = self.path().to_str().unwrap();
-        let users = fs::read_dir("/proc").unwrap().flatten().map(|entry| {
-            let process = entry.path();
-            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let texts = ["environ", "cmdline"].map(|name| fs::read(process.join(name)));
-            let cwd = fs::read_link(process.join("cwd"));
-            let names = |text: Vec<u8>| String::from_utf8_lossy(&text).contains(directory);
-            let is_user = texts.into_iter().flatten().any(names)
-                || cwd.is_ok_and(|cwd| cwd.starts_with(self.path()));
-            // SAFETY: kill touches no memory.
-            (is_user && unsafe { libc::kill(pid, libc::SIGKILL) } == 0).then_some(())
+        let users = pids().filter(|&pid| {
+            let names = |file| proc(pid, file).contains(directory);
+            let cwd = fs::read_link(format!("/proc/{pid}/cwd"));
+            ["environ", "cmdline"].into_iter().any(names)
+                || cwd.is_ok_and(|cwd| cwd.starts_with(self.path()))
         });
-        // `fold`, unlike `any`, visits all of them.
-        users.fold(false, |any, user| any | user.is_some())
+        // SAFETY: kill touches no memory.
+        let killed = users.filter(|&pid| unsafe { libc::kill(pid, libc::SIGKILL) } == 0);
+        killed.count() > 0
     }
 }
 
@@ -87,19 +83,43 @@ pub fn signal(name: &str) -> Signal {
     format!("SIG{name}").parse().unwrap()
 }
 
+/// Returns the text of a file of a process in /proc, without white space at its end; empty if there is none.
+pub fn proc(pid: i32, file: &str) -> String {
+    let text = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    String::from_utf8_lossy(&text).trim_end().to_owned()
+}
+
+/// Returns the pids of all processes.
+pub fn pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Returns a field of a process's status; empty if there is none.
+pub fn status_of(pid: i32, field: &str) -> String {
+    let status = proc(pid, "status");
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value.unwrap_or_default().trim().to_owned()
+}
+
+/// Returns the fields of a process's stat from its state on; none if there is no process.
+pub fn stat(pid: i32) -> Vec<String> {
+    let stat = proc(pid, "stat");
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    fields.split_whitespace().map(str::to_owned).collect()
+}
+
 /// Returns the state of a process in proc's stat: R running, S sleeping, T stopped, Z ended.
 pub fn state(pid: i32) -> Option<char> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
+    stat(pid).first()?.chars().next()
 }
 
 /// Waits until a process has read its signals, and sleeps or has ended.
 #[track_caller]
 pub fn await_signals_read(pid: i32) {
     wait_until("it has read its signals", || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let has_read = status.contains("\nShdPnd:\t0000000000000000\n");
+        let has_read = status_of(pid, "ShdPnd") == "0000000000000000";
         !is_alive(pid) || has_read && state(pid) == Some('S')
     });
 }
@@ -160,10 +180,9 @@ pub fn with_signals(mut command: Command, ignored: fn(i32) -> bool, mask: u64) -
     command
 }
 
-/// Returns the children of a process.
+/// Returns the children of a process's main thread, or of another thread.
 pub fn children(parent: i32) -> Vec<i32> {
-    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
-    let children = children.unwrap_or_default();
+    let children = proc(parent, &format!("task/{parent}/children"));
     children.split(' ').flat_map(str::parse).collect()
 }
 
@@ -209,17 +228,14 @@ pub fn watchdog(redlock: i32) -> Option<i32> {
 
 /// Returns the watchdog even before it has a session of its own.
 pub fn forked_watchdog(redlock: i32) -> Option<i32> {
-    let threads = fs::read_dir(format!("/proc/{redlock}/task")).ok()?;
-    let lists = threads
-        .flatten()
-        .map(|thread| thread.path().join("children"));
-    let lists = lists.filter_map(|path| fs::read_to_string(path).ok());
-    let pids: Vec<i32> = lists
-        .flat_map(|list| list.split(' ').flat_map(str::parse).collect::<Vec<i32>>())
-        .collect();
-    let name = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    pids.into_iter()
-        .find(|pid| name(pid) == "rl-watchdog\n" && is_alive(*pid))
+    let mut threads = fs::read_dir(format!("/proc/{redlock}/task"))
+        .ok()?
+        .flatten();
+    threads.find_map(|thread| {
+        let thread = thread.file_name().to_str()?.parse().ok()?;
+        let mut children = children(thread).into_iter();
+        children.find(|&pid| proc(pid, "comm") == "rl-watchdog" && is_alive(pid))
+    })
 }
 
 /// Waits for a watchdog that sleeps until redlock or a signal wakes it.

@@ -64,10 +64,8 @@ fn waiter(redis: &Redis, proxy: &Proxy, options: &str) -> Running {
 
 /// Returns the peak memory of a process, in KiB; 0 if it has ended.
 fn peak(pid: i32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse().ok())
-        .unwrap_or(0)
+    let peak = status_of(pid, "VmHWM");
+    peak.trim_end_matches(" kB").parse().unwrap_or(0)
 }
 
 /// Runs a command to its end. Returns its peak memory too.
