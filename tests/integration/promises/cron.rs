@@ -10,8 +10,7 @@ fn job(redis: &Redis, options: &str) -> Running {
 
 /// Returns how often COMMAND has run.
 fn ran(redis: &Redis) -> usize {
-    let ran = fs::read_to_string(redis.dir.path().join("ran"));
-    ran.unwrap_or_default().lines().count()
+    home_file(redis, "ran").lines().count()
 }
 
 #[test]

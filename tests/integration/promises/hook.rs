@@ -380,19 +380,17 @@ fn a_typed_ctrl_c_leaves_the_hook_at_work() {
 #[test]
 fn each_nested_run_calls_its_hook_and_a_run_in_a_hook_calls_none() {
     let redis = Redis::start();
-    let log = redis.dir.path().join("log");
+    let (home, url) = (redis.dir.path().display(), redis.url());
     let hook = format!(
-        "echo $REDLOCK_EVENT $REDLOCK_NAME >>{}; REDLOCK_URL={} redlock run c-$REDLOCK_EVENT-$REDLOCK_NAME -- redlock run d -- true; \
-         echo done $? $REDLOCK_EVENT $REDLOCK_NAME >>{0}",
-        log.display(),
-        redis.url()
+        "echo $REDLOCK_EVENT $REDLOCK_NAME >>{home}/log; REDLOCK_URL={url} redlock run c-$REDLOCK_EVENT-$REDLOCK_NAME -- redlock run d -- true; \
+         echo done $? $REDLOCK_EVENT $REDLOCK_NAME >>{home}/log"
     );
     let config = redis.dir.path().join("config");
     fs::create_dir(&config).unwrap();
     fs::write(config.join("redlock.env"), format!("REDLOCK_HOOK={hook}\n")).unwrap();
     let mut run = redis.redlock(words!("run a -- redlock run b -- true"));
     outcome(run.env("XDG_CONFIG_HOME", &config)).assert_code(0);
-    let text = || fs::read_to_string(&log).unwrap_or_default();
+    let text = || home_file(&redis, "log");
     wait_until("all has been told", || text().lines().count() >= 8);
     let text = text();
     assert_eq!(text.lines().count(), 8, "{text}");

@@ -415,7 +415,7 @@ wait"#;
 #[test]
 fn a_keeper_is_forked_when_no_other_thread_is_left() {
     let redis = Redis::with(&["--requirepass", "secret"]);
-    let trace = redis.dir.path().join("trace");
+    let trace = || home_file(&redis, "trace");
     let url = format!("redis://:secret@127.0.0.1:{}", redis.port);
     // The thread that waits for a stalled server takes its time to end.
     let strace = "strace -f -o trace -e trace=exit,clone,?clone3,fork,vfork -e inject=exit:delay_enter=20000";
@@ -424,19 +424,12 @@ fn a_keeper_is_forked_when_no_other_thread_is_left() {
     redis.stall();
     let mut script = Running::start(&mut bash(&redis, &text));
     let process = script.line().parse().unwrap();
-    wait_until("a thread is started", || {
-        let trace = fs::read_to_string(&trace).unwrap_or_default();
-        trace.contains("clone") || script.has_ended()
-    });
+    wait_until("a thread is started", || trace().contains("clone"));
     redis.resume();
-    wait_until("a process is forked after the thread has ended", || {
-        let trace = fs::read_to_string(&trace).unwrap_or_default();
-        let after = trace.split_once("exit(0)");
-        script.has_ended() || after.is_some_and(|(_, after)| after.contains("SIGCHLD"))
-    });
+    wait_until("a process is forked", || trace().contains("SIGCHLD"));
     send(process, libc::SIGKILL);
     script.finish().assert_code(0);
-    let trace = fs::read_to_string(trace).unwrap();
+    let trace = trace();
     let (before, _) = trace.split_once(" exit(0)").expect("a thread ends");
     let thread = before.lines().last().unwrap();
     let ended = trace.find(&format!("{thread} +++ exited")).unwrap();
@@ -558,7 +551,7 @@ fn a_script_is_killed_before_all_processes_are_looked_at() {
     wait_until("the script is dead", || script.has_ended());
     redis.resume();
     strace.wait().unwrap();
-    let calls = fs::read_to_string(&trace).unwrap();
+    let calls = home_file(&redis, "trace");
     let first = |part: &str| calls.lines().position(|line| line.contains(part));
     let killed = first("SIGKILL").unwrap_or_else(|| panic!("{calls}"));
     let looked = first("\"/proc\",").unwrap_or_else(|| panic!("{calls}"));

@@ -108,8 +108,8 @@ fn closed_standard_streams_stay_closed_in_the_child() {
             let script = format!("exec {way} sh -c \"$1\" {closed}");
             let words = words!("bash -c {} bash", &script, look);
             outcome(&mut directly(&redis, words)).assert_code(0);
-            let open_there = fs::read_to_string(redis.dir.path().join("found")).unwrap();
-            assert_eq!(open_there, format!("open:{open}\n"), "{way} {closed}");
+            let streams = home_file(&redis, "found");
+            assert_eq!(streams, format!("open:{open}\n"), "{way} {closed}");
         }
     }
 }

@@ -91,7 +91,10 @@ const LOGGED: &str = r#"exec redlock run --ttl 120s -k 60s OPTIONS > >(
 #[test]
 fn a_child_of_the_shell_before_is_neither_stopped_with_command_nor_waited_for() {
     for (options, code) in [
-        (r#"a -- sh -c 'echo out; >"$HOME/out"; exec sleep 50'"#, 143),
+        (
+            r#"a -- sh -c 'echo out; echo at work >"$HOME/out"; exec sleep 50'"#,
+            143,
+        ),
         ("-t 4s a -- sh -c 'echo out; exec sleep 50'", 124),
         ("--with-children a -- echo out", 0),
         ("--with-children a -c 'echo out; kill -9 $$'", 137),
@@ -100,13 +103,14 @@ fn a_child_of_the_shell_before_is_neither_stopped_with_command_nor_waited_for() 
         let script = LOGGED.replace("OPTIONS", options);
         let run = Running::start(&mut directly(&redis, &["bash", "-c", &script]));
         if code == 143 {
-            let out = redis.dir.path().join("out");
-            wait_until("COMMAND is at work", || out.exists());
+            wait_until("COMMAND is at work", || {
+                home_file(&redis, "out") == "at work\n"
+            });
             run.signal(Signal::SIGTERM);
         }
         // The end comes long before the minute of --kill-after is over, or this test would never end.
         run.finish().assert_code(code);
-        let log = || fs::read_to_string(redis.dir.path().join("log")).unwrap_or_default();
+        let log = || home_file(&redis, "log");
         wait_until("the logger has got all", || log().ends_with(".\n"));
         assert_eq!(log(), "out.\n", "{options}");
     }
@@ -200,23 +204,16 @@ fn after_a_stop_the_lock_is_held_until_the_last_of_the_tree_has_ended_and_was_re
 #[test]
 fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     let redis = Redis::start();
-    let file = redis.dir.path().join("go");
-    let trace = redis.dir.path().join("trace");
     // COMMAND ends at once; the other process of its group takes its time, and a signal arrives meanwhile.
     let command = r#"perl -e "$1" "$2" & echo command $$; exec sleep 50"#;
-    let (log, file) = (trace.to_str().unwrap(), file.to_str().unwrap());
-    let strace = words!(
-        "strace -f -e trace=kill,wait4,waitid,waitpid -o {} {}",
-        log,
-        REDLOCK
-    );
-    let run = words!(
-        "run --ttl 120s -k 60s a -- sh -c {} sh",
+    let words = words!(
+        "strace -f -e trace=kill,wait4,waitid,waitpid -o trace {} run --ttl 120s -k 60s a -- sh -c {} sh {} go",
+        REDLOCK,
         command,
-        SLOW,
-        file
+        SLOW
     );
-    let mut run = Running::start(&mut directly(&redis, &[strace, run].concat()));
+    let mut run = directly(&redis, words);
+    let mut run = Running::start(run.current_dir(redis.dir.path()));
     let (group, _) = both(&mut run);
     let redlock = redis.holder("a").unwrap();
     send(redlock, libc::SIGTERM);
@@ -227,12 +224,9 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     await_signals_read(redlock);
     fs::write(redis.dir.path().join("go"), "").unwrap();
     run.finish();
-    let trace = fs::read_to_string(&trace).unwrap();
-    let own = format!("{redlock} ");
-    let ours: Vec<&str> = trace
-        .lines()
-        .filter(|line| line.starts_with(&own))
-        .collect();
+    let (trace, own) = (home_file(&redis, "trace"), format!("{redlock} "));
+    let ours = trace.lines().filter(|line| line.starts_with(&own));
+    let ours: Vec<&str> = ours.collect();
     let (status, child) = (format!("= {group}"), format!("si_pid={group},"));
     let reaps = |line: &&str| {
         let by_waitid = line.contains(&child) && !line.contains("WNOWAIT");
@@ -350,9 +344,8 @@ const AT_THE_GATE: &str = r#"sh -c 'echo $$ >"$HOME/pid"; read go <"$HOME/gate"'
 /// Waits for the descendant at the gate. Returns its pid, from this file.
 #[track_caller]
 fn at_the_gate(redis: &Redis, file: &str) -> i32 {
-    let path = redis.dir.path().join(file);
     await_some("it waits at the gate", || {
-        let text = fs::read_to_string(&path).unwrap_or_default();
+        let text = home_file(redis, file);
         text.ends_with('\n').then(|| text.trim().parse().unwrap())
     })
 }

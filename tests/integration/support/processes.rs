@@ -209,13 +209,17 @@ pub fn sh(redis: &Redis, line: &str) -> Command {
     directly(redis, &["sh", "-c", line])
 }
 
+/// Returns the text of a file in the home directory; empty if there is none.
+pub fn home_file(redis: &Redis, name: &str) -> String {
+    fs::read_to_string(redis.dir.path().join(name)).unwrap_or_default()
+}
+
 /// Hook that records each loss of a lock.
 pub const NOTES_LOSSES: &str = r#"test "$REDLOCK_EVENT" != lost || echo lost >>"$HOME/lost""#;
 
 /// Returns the number of losses that this hook has recorded.
 pub fn losses(redis: &Redis) -> usize {
-    let lost = fs::read_to_string(redis.dir.path().join("lost"));
-    lost.unwrap_or_default().lines().count()
+    home_file(redis, "lost").lines().count()
 }
 
 /// Returns the watchdog of a redlock, which kills COMMAND's tree if redlock can't, and starts with the first renewal. Until it
