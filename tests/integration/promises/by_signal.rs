@@ -67,10 +67,7 @@ fn a_signal_that_ends_a_wait_ends_redlock_by_the_same_signal_and_leaves_nothing_
     for (words, signal) in rows.chain(FATAL.map(|signal| (acquire, signal))) {
         let mut waiter = Running::start(&mut redlock(&redis, words));
         // Waiters of scripts are in the queue under the script's pid.
-        wait_until("it stands in the queue", || {
-            assert!(!waiter.has_ended(), "it has ended");
-            !redis.queue("a").is_empty()
-        });
+        waiter.wait_until("it stands in the queue", || !redis.queue("a").is_empty());
         send(waiter.pid(), signal);
         let end = waiter.finish();
         assert_ended_by(&redis, &end, signal);
@@ -99,10 +96,8 @@ fn a_signal_before_the_answer_starts_nothing_and_gives_the_lock_back() {
         redis.stall();
         let mut run = redlock(&redis, words!("run a -- echo ran"));
         let mut run = Running::start(run.env("REDLOCK_REDIS_TIMEOUT", "60s"));
-        wait_until("it takes signals", || {
-            assert!(!run.has_ended(), "it has ended");
-            blocks(run.pid(), libc::SIGTERM)
-        });
+        let pid = run.pid();
+        run.wait_until("it takes signals", || blocks(pid, libc::SIGTERM));
         send(run.pid(), signal);
         redis.resume();
         let end = run.finish();
