@@ -237,7 +237,7 @@ fn a_script_and_its_child_are_dead_before_a_lease_ends_that_cannot_be_renewed() 
     // The child keeps writing the time into a file.
     let deaf = r#"trap "" TERM; echo $$; while :; do date +%s%N >next$$ && mv next$$ life; done"#;
     // A script that is as deaf as its child, and one that ends at once.
-    for rest in [deaf, "echo $$; wait"] {
+    side_by_side([deaf, "echo $$; wait"], |rest| {
         let redis = Redis::start();
         let mut script = holder(
             &redis,
@@ -255,7 +255,7 @@ fn a_script_and_its_child_are_dead_before_a_lease_ends_that_cannot_be_renewed() 
         });
         assert_dead_before(redis.dir.path(), lease_ends);
         redis.resume();
-    }
+    });
 }
 
 #[test]

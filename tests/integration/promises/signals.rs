@@ -436,19 +436,18 @@ fn a_hang_up_ends_command_and_frees_the_lock_whoever_leads_the_session() {
 
 #[test]
 fn ctrl_z_stops_all_of_a_job_with_its_redlocks_and_fg_continues_it_in_each_shell() {
-    for shell in SHELLS {
+    let stops = "(^Z stopped prompt fg ~CONT going)x2";
+    let rows = SHELLS.map(|shell| (shell, format!("ONE COUNTS CONT INT → {stops} ^C ~INT")));
+    let more = [
+        format!("ONE timeout 60 COUNTS CONT INT → {stops}"),
+        "TWO COUNTS CONT INT → (^Z stopped prompt fg +CONT going)x2".to_owned(),
+    ];
+    let more = more.map(|row| (SHELLS[0], row));
+    side_by_side(rows.into_iter().chain(more), |(shell, row)| {
         if is_permitted(&[words(shell, &[])[0], "-c", "true"]) {
-            let row = "ONE COUNTS CONT INT → (^Z stopped prompt fg ~CONT going)x2 ^C ~INT";
-            play(Job(shell), row);
+            play(Job(shell), &row);
         }
-    }
-    play(
-        JOB,
-        "
-        ONE timeout 60 COUNTS CONT INT → (^Z stopped prompt fg ~CONT going)x2
-        TWO COUNTS CONT INT → (^Z stopped prompt fg +CONT going)x2
-        ",
-    );
+    });
 }
 
 #[test]

@@ -111,12 +111,13 @@ fn a_command_that_another_process_stops_or_its_child_that_is_stopped_stops_no_ot
 
 #[test]
 fn work_that_ignores_ctrl_z_is_dead_when_its_lease_ends() {
-    let redis = Redis::start();
     // The terminal stops neither a process in another session nor a COMMAND that ignores the key.
-    for text in [
+    let scripts = [
         "setsid sh -c 'echo working $$; exec sleep 60' & wait",
         "trap '' TSTP; echo working $$; exec sleep 60",
-    ] {
+    ];
+    side_by_side(scripts, |text| {
+        let redis = Redis::start();
         script(redis.dir.path(), "command", &format!("#!/bin/sh\n{text}\n"));
         let mut terminal = shell(&redis);
         terminal.type_in("redlock run --ttl 9s -k 1s a -- ~/command; echo status:$?\n");
@@ -133,7 +134,7 @@ fn work_that_ignores_ctrl_z_is_dead_when_its_lease_ends() {
         terminal.line("status:79");
         next.end();
         assert_nothing_left(&redis);
-    }
+    });
 }
 
 #[test]
@@ -185,8 +186,7 @@ fn after_a_command_that_redlock_ended_the_terminal_has_its_modes_again() {
         let before = terminal.line("before ");
         terminal.line("ready");
         if let Some(line) = step_in {
-            let words: Vec<&str> = line.split(' ').chain(["-q", "a"]).collect();
-            outcome(&mut redis.redlock(&words)).assert_code(0);
+            ends(&redis, &format!("{line} -q a")).assert_code(0);
         }
         let after = terminal.line("after ").replace("after", "before");
         assert_eq!(after, before, "{options} {step_in:?}");
@@ -207,9 +207,11 @@ fn beside_another_program_on_the_terminal_its_modes_are_left_alone() {
     // In the background of a script, or at the left of a pipeline, another program sets the modes meanwhile.
     for elsewhere in ["</dev/null", "| cat"] {
         let script = format!(
-            r#"stty -echo; redlock run -q -t 5s a -- sh -c 'stty echo </dev/tty; exec sleep 60' {elsewhere}; echo "after $(stty -a | grep -o -- '-*echo\b')""#
+            r#"stty -echo; redlock run -q a -- sh -c 'stty echo </dev/tty; echo ready; exec sleep 60' {elsewhere}; echo "after $(stty -a | grep -o -- '-*echo\b')""#
         );
         let mut terminal = on_terminal(&redis, &["sh", "-c", &script]);
+        terminal.line("ready");
+        ends(&redis, "stop -q a").assert_code(0);
         assert_eq!(terminal.line("after "), "after echo", "{elsewhere}");
         terminal.finish();
     }

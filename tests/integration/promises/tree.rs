@@ -126,7 +126,7 @@ fn a_process_from_before_or_one_that_an_earlier_daemon_starts_is_neither_killed_
     // The kernel cuts this name within a character, so that it isn't UTF-8 any more.
     let named = r#"cp /bin/sleep "$HOME/nettoyage-données"; "$HOME/nettoyage-données" 50 >/dev/null 2>&1 &
         (read go <"$HOME/gate"; echo bystander $!) &"#;
-    for (starts, options, code) in [
+    let rows = [
         (&*plain, "-k 100ms", 143),
         (&setsid, "-t 6s -k 100ms", 124),
         (&setsid, "--with-children", 137),
@@ -134,7 +134,8 @@ fn a_process_from_before_or_one_that_an_earlier_daemon_starts_is_neither_killed_
         (&bare, "--with-children", 137),
         (before, "", 143),
         (named, "-t 300ms", 124),
-    ] {
+    ];
+    side_by_side(rows, |(starts, options, code)| {
         let redis = Redis::start();
         let mut gate = Gate::new(&redis);
         // The kernel reports the starts of processes in hundredths of a second.
@@ -155,7 +156,7 @@ fn a_process_from_before_or_one_that_an_earlier_daemon_starts_is_neither_killed_
         assert!(is_alive(bystander), "{starts} {options}");
         assert!(!redis.is_held("a"));
         send(bystander, libc::SIGKILL);
-    }
+    });
 }
 
 #[test]
@@ -260,7 +261,7 @@ fn a_tree_that_keeps_forking_is_dead_when_redlock_ends() {
             POSIX::setsid();
         }
     "#;
-    for round in 1..=10 {
+    for round in 1..=4 {
         let redis = Redis::left_empty();
         let witness = redis.dir.path().join("go");
         let command = r#"perl -e "$1" "$2" & exec sleep 50"#;
