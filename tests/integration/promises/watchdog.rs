@@ -435,44 +435,39 @@ fn at_a_limit_of_processes_a_deadlock_is_found_all_the_same() {
 fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
     // Pids can be chosen in a namespace of its own.
     crate::support::among_own_processes!();
+    // `is_new`: a new watchdog starts after the bystander.
     for is_new in [false, true] {
-        assert_bystander_lives(is_new);
+        let redis = Redis::start();
+        // COMMAND ends, and its child keeps the run going.
+        let script = "echo $$; setsid sleep 50 >/dev/null 2>&1 & exit 0";
+        let words = words!("redlock run --ttl 9s --with-children a -c", script);
+        let shell = r#"set -m; "$@" & echo "redlock $!"
+            read go <"$HOME/gate"; echo $go >/proc/sys/kernel/ns_last_pid; sleep 50 & echo "bystander $!"; wait"#;
+        let mut gate = Gate::new(&redis);
+        let bash = words!("bash -c {} bash", shell);
+        let mut bash = Running::start(&mut directly(&redis, &[bash, words].concat()));
+        // The shell prints one pid after a word, and COMMAND only its own.
+        let mut lines = [bash.line(), bash.line()];
+        lines.sort();
+        let [command, redlock] = lines.map(|line| pid_in(&line));
+        let mut watchdog = await_watchdog(redlock);
+        wait_until("COMMAND is reaped", || state(command).is_none());
+        if is_new {
+            send(watchdog, libc::SIGKILL);
+        }
+        gate.say(&(command - 1).to_string());
+        let bystander = bash.line();
+        if bystander != format!("bystander {command}") {
+            // The kernel doesn't reuse a pid this soon, or the file doesn't exist.
+            continue;
+        }
+        if is_new {
+            watchdog = await_watchdog(redlock);
+        }
+        send(redlock, libc::SIGKILL);
+        wait_until("the watchdog ends", || !is_alive(watchdog));
+        assert!(is_alive(command), "the bystander was killed ({is_new})");
     }
-}
-
-/// Asserts that the watchdog doesn't kill a bystander with COMMAND's pid. `is_new`: a new watchdog starts after the bystander.
-#[track_caller]
-fn assert_bystander_lives(is_new: bool) {
-    let redis = Redis::start();
-    // COMMAND ends, and its child keeps the run going.
-    let script = "echo $$; setsid sleep 50 >/dev/null 2>&1 & exit 0";
-    let words = words!("redlock run --ttl 9s --with-children a -c", script);
-    let shell = r#"set -m; "$@" & echo "redlock $!"
-        read go <"$HOME/gate"; echo $go >/proc/sys/kernel/ns_last_pid; sleep 50 & echo "bystander $!"; wait"#;
-    let mut gate = Gate::new(&redis);
-    let bash = words!("bash -c {} bash", shell);
-    let mut bash = Running::start(&mut directly(&redis, &[bash, words].concat()));
-    // The shell prints one pid after a word, and COMMAND only its own.
-    let mut lines = [bash.line(), bash.line()];
-    lines.sort();
-    let [command, redlock] = lines.map(|line| pid_in(&line));
-    let mut watchdog = await_watchdog(redlock);
-    wait_until("COMMAND is reaped", || state(command).is_none());
-    if is_new {
-        send(watchdog, libc::SIGKILL);
-    }
-    gate.say(&(command - 1).to_string());
-    let bystander = bash.line();
-    if bystander != format!("bystander {command}") {
-        // The kernel doesn't reuse a pid this soon, or the file doesn't exist.
-        return;
-    }
-    if is_new {
-        watchdog = await_watchdog(redlock);
-    }
-    send(redlock, libc::SIGKILL);
-    wait_until("the watchdog ends", || !is_alive(watchdog));
-    assert!(is_alive(command), "the bystander was killed ({is_new})");
 }
 
 #[test]
@@ -490,16 +485,23 @@ fn a_process_with_the_locks_token_among_other_text_is_not_killed() {
 }
 
 #[test]
-fn a_process_with_the_name_of_a_keeper_does_not_escape() {
+fn a_process_with_the_name_of_a_keeper_or_the_look_of_a_hook_does_not_escape() {
     let redis = Redis::start();
-    for name in ["redlock-keeper", "rl-hook"] {
-        let perl = format!(r#"$0 = "{name}"; $| = 1; print "ready $$\n"; sleep 50"#);
-        let script = format!("setsid perl -e '{perl}' & sleep 50");
-        let mut run = run(&redis, words!("run -k 100ms a -c", &script));
+    let named = r#"setsid perl -e '$0 = "NAME"; $| = 1; print "ready $$\n"; sleep 600' & sleep 50"#;
+    // Without the lock's token, and with a variable of every hook.
+    let orphan = r#"env -i REDLOCK_EVENT=lost sh -c 'setsid sh -c "echo \$\$; exec sleep 600 >/dev/null" &'
+        exec sleep 60 >/dev/null"#;
+    for script in [
+        &named.replace("NAME", "redlock-keeper"),
+        &named.replace("NAME", "rl-hook"),
+        orphan,
+    ] {
+        let mut run = redis.run("-k 100ms a", script);
+        let mut run = Running::start(run.env("REDLOCK_HOOK", "true"));
         let escaping = pid_in(&run.line());
         run.signal(Signal::SIGTERM);
         run.finish().assert_code(143);
-        assert!(!is_alive(escaping), "{name}");
+        assert!(!is_alive(escaping), "{script}");
     }
 }
 
