@@ -154,11 +154,4 @@ mod tests {
         }
         assert_eq!(masked(Some(&"x".repeat(LOOKED_AT + 1))).unwrap(), "…");
     }
-
-    #[test]
-    fn a_programs_name_has_no_directory() {
-        for (program, name) in [("./deploy.sh", "deploy.sh"), ("sh", "sh"), ("/a/b", "b")] {
-            assert_eq!(name_of(program), name);
-        }
-    }
 }

@@ -355,25 +355,4 @@ mod tests {
         sys::kill_and_reap(child);
         assert_eq!(is_found, [0]);
     }
-
-    #[test]
-    fn what_was_there_before_is_not_part_of_the_tree() {
-        let sleeper = || {
-            let mut sleep = std::process::Command::new("sleep");
-            sleep.arg("60").spawn().unwrap()
-        };
-        let pid = |child: &std::process::Child| Pid::from_raw(child.id().cast_signed());
-        let mut before = sleeper();
-        // Includes the children of all threads, because a test doesn't run in the main thread.
-        let tree = Tree::below(Pid::this());
-        let mut after = sleeper();
-        let mut members = Vec::new();
-        tree.visit(None, |pid| members.push(pid));
-        for child in [&mut before, &mut after] {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-        assert!(members.contains(&pid(&after)), "{members:?}");
-        assert!(!members.contains(&pid(&before)), "{members:?}");
-    }
 }

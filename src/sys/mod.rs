@@ -344,19 +344,3 @@ pub fn yield_cpu() {
         libc::syscall(call, 0, policy, &raw const priority);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernel_tells_which_signals_are_ignored() {
-        // No other test in this process uses it.
-        let signal = libc::SIGWINCH;
-        // SAFETY: no handler is set.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
-        assert!(is_ignored(signal));
-        set_default(signal);
-        assert!(!is_ignored(signal));
-    }
-}

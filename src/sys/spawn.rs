@@ -295,34 +295,3 @@ unsafe fn fail(child: &ChildArgs, error: c_int) -> ! {
         libc::_exit(127)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn start(program: &std::ffi::CStr) -> Result<i32, SpawnError> {
-        spawn(&SpawnSpec {
-            candidates: &[program.to_owned()],
-            arguments: &[c"sh".to_owned(), c"-c".to_owned(), c"exit $A".to_owned()],
-            environment: &[c"A=7"],
-            pid_variables: &[],
-            own_group: false,
-            sigchld_ignored: false,
-            not_after: None,
-        })
-    }
-
-    #[test]
-    fn a_child_that_shares_our_memory_executes_its_program_or_says_why_not() {
-        let pid = start(c"/bin/sh").unwrap();
-        let mut status = 0;
-        // SAFETY: the child is this process's, and the number has the size of a status.
-        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-        assert_eq!(libc::WEXITSTATUS(status), 7);
-        let error = start(c"/does/not/exist").unwrap_err();
-        assert!(
-            matches!(&error, SpawnError::CannotExecute(error) if error.kind() == io::ErrorKind::NotFound),
-            "{error:?}"
-        );
-    }
-}

@@ -67,10 +67,7 @@ fn a_signal_that_ends_a_wait_ends_redlock_by_the_same_signal_and_leaves_nothing_
     for (words, signal) in rows.chain(FATAL.map(|signal| (acquire, signal))) {
         let mut waiter = Running::start(&mut redlock(&redis, words));
         // Waiters of scripts are in the queue under the script's pid.
-        wait_until("it stands in the queue", || {
-            assert!(!waiter.has_ended(), "it has ended");
-            !redis.queue("a").is_empty()
-        });
+        waiter.wait_until("it stands in the queue", || !redis.queue("a").is_empty());
         send(waiter.pid(), signal);
         let end = waiter.finish();
         assert_ended_by(&redis, &end, signal);
@@ -86,11 +83,7 @@ fn a_signal_that_ends_a_wait_ends_redlock_by_the_same_signal_and_leaves_nothing_
 
 /// Returns true if a process has blocked this signal, so that it reads it.
 pub fn blocks(pid: i32, signal: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let blocked = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigBlk:\t"));
-    let mask = blocked.map_or(0, |mask| u64::from_str_radix(mask, 16).unwrap());
+    let mask = u64::from_str_radix(&status_of(pid, "SigBlk"), 16).unwrap_or(0);
     mask & (1 << (signal - 1)) != 0
 }
 
@@ -103,10 +96,8 @@ fn a_signal_before_the_answer_starts_nothing_and_gives_the_lock_back() {
         redis.stall();
         let mut run = redlock(&redis, words!("run a -- echo ran"));
         let mut run = Running::start(run.env("REDLOCK_REDIS_TIMEOUT", "60s"));
-        wait_until("it takes signals", || {
-            assert!(!run.has_ended(), "it has ended");
-            blocks(run.pid(), libc::SIGTERM)
-        });
+        let pid = run.pid();
+        run.wait_until("it takes signals", || blocks(pid, libc::SIGTERM));
         send(run.pid(), signal);
         redis.resume();
         let end = run.finish();

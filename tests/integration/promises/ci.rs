@@ -176,7 +176,7 @@ fn concurrent_deploys_run_in_order_and_the_newest_runs_last() {
             let end = run.finish();
             assert!(matches!(end.code(), Some(0 | 75 | 79)), "{end:?}");
         }
-        let ran = fs::read_to_string(redis.dir.path().join("order")).unwrap();
+        let ran = home_file(&redis, "order");
         let ran: Vec<u32> = ran.lines().map(|line| line.parse().unwrap()).collect();
         assert!(ran.is_sorted() && ran.last() == Some(&12), "{ran:?}");
     }

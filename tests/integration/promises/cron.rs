@@ -10,8 +10,7 @@ fn job(redis: &Redis, options: &str) -> Running {
 
 /// Returns how often COMMAND has run.
 fn ran(redis: &Redis) -> usize {
-    let ran = fs::read_to_string(redis.dir.path().join("ran"));
-    ran.unwrap_or_default().lines().count()
+    home_file(redis, "ran").lines().count()
 }
 
 #[test]
@@ -142,10 +141,7 @@ fn jitter_sleeps_before_all_else_no_longer_than_was_said_and_each_signal_ends_it
     for signal in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGTERM] {
         let words = words!("run REDLOCK_JITTER=10h a -- echo ran");
         let run = Running::start(&mut redis.redlock(words));
-        let wchan = format!("/proc/{}/wchan", run.pid());
-        wait_until("it sleeps", || {
-            fs::read_to_string(&wchan).is_ok_and(|wchan| wchan.contains("poll"))
-        });
+        wait_until("it sleeps", || proc(run.pid(), "wchan").contains("poll"));
         run.signal(signal);
         let end = run.finish();
         end.assert_printed(128 + signal as i32, "").assert_silent();

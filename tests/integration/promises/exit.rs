@@ -168,7 +168,7 @@ fn a_late_release_succeeds_on_a_server_that_lost_its_scripts() {
     redis.cli(&["SCRIPT", "FLUSH"]);
     gate.open();
     run.finish_saying(5, "lock \"a\" released");
-    assert_eq!(proxy.seen(), ["take", "acquire", "release", "release"]);
+    assert_eq!(proxy.count("release"), 2, "{proxy:?}");
 }
 
 #[test]

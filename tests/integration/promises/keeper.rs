@@ -32,13 +32,11 @@ pub fn keeper(script: &Running) -> i32 {
 fn keeper_of(script: i32) -> i32 {
     let pid = script.to_string();
     let is_keeper = |candidate: &i32| {
-        let words = fs::read(format!("/proc/{candidate}/cmdline")).unwrap_or_default();
-        let words: Vec<&[u8]> = words.split(|&byte| byte == 0).collect();
-        words.contains(&&b"acquire"[..]) && words.contains(&pid.as_bytes())
+        let words = proc(*candidate, "cmdline");
+        let words: Vec<&str> = words.split('\0').collect();
+        words.contains(&"acquire") && words.contains(&&*pid)
     };
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.find(is_keeper).expect("a keeper")
+    pids().find(is_keeper).expect("a keeper")
 }
 
 /// End of a script without a child that would outlive it.
@@ -72,9 +70,8 @@ fn however_a_script_is_killed_its_lock_is_free_at_once() {
         // exec, because a shell itself would delay some of the signals.
         let mut script = holder(&redis, "", "ulimit -c 0; exec sleep 60");
         // A signal that the shell handles just before it executes the program is lost.
-        let name = format!("/proc/{}/comm", script.pid());
         wait_until("the shell is gone", || {
-            fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
+            proc(script.pid(), "comm") == "sleep"
         });
         let waiter = queued(&redis, words!("run -q a -- date +%s%N"));
         let killed = now();
@@ -98,24 +95,11 @@ fn a_keeper_is_small_and_holds_nothing_of_the_script_and_one_connection() {
         redis.cli(&["CLIENT", "LIST"]).contains("cmd=evalsha")
     });
     assert_holds_nothing(keeper);
-    let [stat, status] = ["stat", "status"]
-        .map(|file| fs::read_to_string(format!("/proc/{keeper}/{file}")).unwrap());
-    let fields: Vec<&str> = stat
-        .rsplit_once(')')
-        .unwrap()
-        .1
-        .split_whitespace()
-        .collect();
     // Session and terminal.
-    assert_eq!(fields[3..5], [&keeper.to_string(), "0"]);
+    assert_eq!(stat(keeper)[3..5], [&keeper.to_string(), "0"]);
     // Without the program itself, whose size differs in each build; `make bench` measures both.
-    let own = status
-        .split_once("RssAnon:")
-        .unwrap()
-        .1
-        .split_whitespace()
-        .next();
-    assert!(own.unwrap().parse::<u64>().unwrap() <= 2048, "{status}");
+    let own = status_of(keeper, "RssAnon");
+    assert!(own.trim_end_matches(" kB").parse::<u64>().unwrap() <= 2048);
 }
 
 #[test]
@@ -253,7 +237,7 @@ fn a_script_and_its_child_are_dead_before_a_lease_ends_that_cannot_be_renewed() 
     // The child keeps writing the time into a file.
     let deaf = r#"trap "" TERM; echo $$; while :; do date +%s%N >next$$ && mv next$$ life; done"#;
     // A script that is as deaf as its child, and one that ends at once.
-    for rest in [deaf, "echo $$; wait"] {
+    side_by_side([deaf, "echo $$; wait"], |rest| {
         let redis = Redis::start();
         let mut script = holder(
             &redis,
@@ -271,7 +255,7 @@ fn a_script_and_its_child_are_dead_before_a_lease_ends_that_cannot_be_renewed() 
         });
         assert_dead_before(redis.dir.path(), lease_ends);
         redis.resume();
-    }
+    });
 }
 
 #[test]
@@ -431,7 +415,7 @@ wait"#;
 #[test]
 fn a_keeper_is_forked_when_no_other_thread_is_left() {
     let redis = Redis::with(&["--requirepass", "secret"]);
-    let trace = redis.dir.path().join("trace");
+    let trace = || home_file(&redis, "trace");
     let url = format!("redis://:secret@127.0.0.1:{}", redis.port);
     // The thread that waits for a stalled server takes its time to end.
     let strace = "strace -f -o trace -e trace=exit,clone,?clone3,fork,vfork -e inject=exit:delay_enter=20000";
@@ -440,19 +424,12 @@ fn a_keeper_is_forked_when_no_other_thread_is_left() {
     redis.stall();
     let mut script = Running::start(&mut bash(&redis, &text));
     let process = script.line().parse().unwrap();
-    wait_until("a thread is started", || {
-        let trace = fs::read_to_string(&trace).unwrap_or_default();
-        trace.contains("clone") || script.has_ended()
-    });
+    wait_until("a thread is started", || trace().contains("clone"));
     redis.resume();
-    wait_until("a process is forked after the thread has ended", || {
-        let trace = fs::read_to_string(&trace).unwrap_or_default();
-        let after = trace.split_once("exit(0)");
-        script.has_ended() || after.is_some_and(|(_, after)| after.contains("SIGCHLD"))
-    });
+    wait_until("a process is forked", || trace().contains("SIGCHLD"));
     send(process, libc::SIGKILL);
     script.finish().assert_code(0);
-    let trace = fs::read_to_string(trace).unwrap();
+    let trace = trace();
     let (before, _) = trace.split_once(" exit(0)").expect("a thread ends");
     let thread = before.lines().last().unwrap();
     let ended = trace.find(&format!("{thread} +++ exited")).unwrap();
@@ -574,7 +551,7 @@ fn a_script_is_killed_before_all_processes_are_looked_at() {
     wait_until("the script is dead", || script.has_ended());
     redis.resume();
     strace.wait().unwrap();
-    let calls = fs::read_to_string(&trace).unwrap();
+    let calls = home_file(&redis, "trace");
     let first = |part: &str| calls.lines().position(|line| line.contains(part));
     let killed = first("SIGKILL").unwrap_or_else(|| panic!("{calls}"));
     let looked = first("\"/proc\",").unwrap_or_else(|| panic!("{calls}"));

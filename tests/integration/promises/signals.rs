@@ -136,7 +136,7 @@ impl Scene {
             .collect();
         let above = std::iter::successors(Some(programs[0]), |&pid| Some(parent(pid)));
         let above: Vec<i32> = above.take_while(|&pid| pid > 1).collect();
-        let is_redlock = |pid: &i32| name(*pid) == "redlock";
+        let is_redlock = |pid: &i32| proc(*pid, "comm") == "redlock";
         let redlocks: Vec<i32> = above.iter().copied().filter(is_redlock).collect();
         let outermost = redlocks.last();
         let mut parts = above.split_inclusive(|pid| Some(pid) == outermost);
@@ -276,11 +276,6 @@ fn ready(terminal: &mut Terminal, label: &str) -> i32 {
     };
     terminal.wait_until(&beginning, |shown| line(shown).is_some());
     line(&terminal.shown).unwrap()
-}
-
-fn name(pid: i32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.trim_end().to_owned()
 }
 
 /// Performs the steps, and compares the output of the programs. Further steps: `=INT` waits for INT until all is settled,
@@ -441,19 +436,18 @@ fn a_hang_up_ends_command_and_frees_the_lock_whoever_leads_the_session() {
 
 #[test]
 fn ctrl_z_stops_all_of_a_job_with_its_redlocks_and_fg_continues_it_in_each_shell() {
-    for shell in SHELLS {
+    let stops = "(^Z stopped prompt fg ~CONT going)x2";
+    let rows = SHELLS.map(|shell| (shell, format!("ONE COUNTS CONT INT → {stops} ^C ~INT")));
+    let more = [
+        format!("ONE timeout 60 COUNTS CONT INT → {stops}"),
+        "TWO COUNTS CONT INT → (^Z stopped prompt fg +CONT going)x2".to_owned(),
+    ];
+    let more = more.map(|row| (SHELLS[0], row));
+    side_by_side(rows.into_iter().chain(more), |(shell, row)| {
         if is_permitted(&[words(shell, &[])[0], "-c", "true"]) {
-            let row = "ONE COUNTS CONT INT → (^Z stopped prompt fg ~CONT going)x2 ^C ~INT";
-            play(Job(shell), row);
+            play(Job(shell), &row);
         }
-    }
-    play(
-        JOB,
-        "
-        ONE timeout 60 COUNTS CONT INT → (^Z stopped prompt fg ~CONT going)x2
-        TWO COUNTS CONT INT → (^Z stopped prompt fg +CONT going)x2
-        ",
-    );
+    });
 }
 
 #[test]

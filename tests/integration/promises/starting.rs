@@ -268,10 +268,7 @@ fn as_the_first_process_redlock_ends_by_a_term_while_it_connects() {
             let words = [&own[..], &options, command].concat();
             let mut run = Running::start(&mut directly(&redis, &words));
             let redlock = inside(&run);
-            wait_until("it is redlock", || {
-                let name = fs::read_to_string(format!("/proc/{redlock}/comm"));
-                name.is_ok_and(|name| name == "redlock\n")
-            });
+            wait_until("it is redlock", || proc(redlock, "comm") == "redlock");
             // The first signals may come before redlock has begun to connect.
             wait_until(&format!("{url} {command:?} ends"), || {
                 if is_alive(redlock) {

@@ -108,8 +108,8 @@ fn closed_standard_streams_stay_closed_in_the_child() {
             let script = format!("exec {way} sh -c \"$1\" {closed}");
             let words = words!("bash -c {} bash", &script, look);
             outcome(&mut directly(&redis, words)).assert_code(0);
-            let open_there = fs::read_to_string(redis.dir.path().join("found")).unwrap();
-            assert_eq!(open_there, format!("open:{open}\n"), "{way} {closed}");
+            let streams = home_file(&redis, "found");
+            assert_eq!(streams, format!("open:{open}\n"), "{way} {closed}");
         }
     }
 }
@@ -152,7 +152,7 @@ fn when_redlock_is_killed_the_child_dies_and_the_lock_within_its_ttl() {
 fn a_redlock_suspended_past_its_deadline_kills_the_child_before_any_request() {
     // redlock was stopped either while idle, after a renewal and another check, or during a renewal. The reply arrives
     // meanwhile, so redlock doesn't blame Redis.
-    for is_renewing in [false, true] {
+    side_by_side([false, true], |is_renewing| {
         let redis = Redis::start();
         let proxy = Proxy::with(&redis, move |request| match &*request.operation {
             "renew" if is_renewing && request.before == 0 => {
@@ -186,7 +186,7 @@ fn a_redlock_suspended_past_its_deadline_kills_the_child_before_any_request() {
         redis.resume();
         let end = running.finish_saying(79, "was suspended");
         assert_eq!(end.stdout, format!("child ready {child}\n"));
-    }
+    });
 }
 
 #[test]

@@ -29,22 +29,14 @@ pub fn pid_in(line: &str) -> i32 {
     line.rsplit([' ', ':']).next().unwrap().parse().unwrap()
 }
 
-/// Returns the parent of a process and its group; 0 if the process has ended.
-fn stat(pid: i32) -> (i32, i32) {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let stat = String::from_utf8_lossy(&stat).into_owned();
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let numbers = fields.split(' ').skip(2);
-    let mut numbers = numbers.map(|field| field.parse().unwrap());
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-}
-
+/// Returns the parent of a process; 0 if the process has ended.
 pub fn parent(pid: i32) -> i32 {
-    stat(pid).0
+    stat(pid).get(1).map_or(0, |parent| parent.parse().unwrap())
 }
 
+/// Returns the process group of a process; 0 if the process has ended.
 pub fn group(pid: i32) -> i32 {
-    stat(pid).1
+    stat(pid).get(2).map_or(0, |group| group.parse().unwrap())
 }
 
 pub fn is_stopped(pid: i32) -> bool {
@@ -119,12 +111,13 @@ fn a_command_that_another_process_stops_or_its_child_that_is_stopped_stops_no_ot
 
 #[test]
 fn work_that_ignores_ctrl_z_is_dead_when_its_lease_ends() {
-    let redis = Redis::start();
     // The terminal stops neither a process in another session nor a COMMAND that ignores the key.
-    for text in [
+    let scripts = [
         "setsid sh -c 'echo working $$; exec sleep 60' & wait",
         "trap '' TSTP; echo working $$; exec sleep 60",
-    ] {
+    ];
+    side_by_side(scripts, |text| {
+        let redis = Redis::start();
         script(redis.dir.path(), "command", &format!("#!/bin/sh\n{text}\n"));
         let mut terminal = shell(&redis);
         terminal.type_in("redlock run --ttl 9s -k 1s a -- ~/command; echo status:$?\n");
@@ -141,7 +134,7 @@ fn work_that_ignores_ctrl_z_is_dead_when_its_lease_ends() {
         terminal.line("status:79");
         next.end();
         assert_nothing_left(&redis);
-    }
+    });
 }
 
 #[test]
@@ -193,8 +186,7 @@ fn after_a_command_that_redlock_ended_the_terminal_has_its_modes_again() {
         let before = terminal.line("before ");
         terminal.line("ready");
         if let Some(line) = step_in {
-            let words: Vec<&str> = line.split(' ').chain(["-q", "a"]).collect();
-            outcome(&mut redis.redlock(&words)).assert_code(0);
+            ends(&redis, &format!("{line} -q a")).assert_code(0);
         }
         let after = terminal.line("after ").replace("after", "before");
         assert_eq!(after, before, "{options} {step_in:?}");
@@ -215,9 +207,11 @@ fn beside_another_program_on_the_terminal_its_modes_are_left_alone() {
     // In the background of a script, or at the left of a pipeline, another program sets the modes meanwhile.
     for elsewhere in ["</dev/null", "| cat"] {
         let script = format!(
-            r#"stty -echo; redlock run -q -t 5s a -- sh -c 'stty echo </dev/tty; exec sleep 60' {elsewhere}; echo "after $(stty -a | grep -o -- '-*echo\b')""#
+            r#"stty -echo; redlock run -q a -- sh -c 'stty echo </dev/tty; echo ready; exec sleep 60' {elsewhere}; echo "after $(stty -a | grep -o -- '-*echo\b')""#
         );
         let mut terminal = on_terminal(&redis, &["sh", "-c", &script]);
+        terminal.line("ready");
+        ends(&redis, "stop -q a").assert_code(0);
         assert_eq!(terminal.line("after "), "after echo", "{elsewhere}");
         terminal.finish();
     }

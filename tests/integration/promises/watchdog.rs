@@ -35,17 +35,8 @@ fn run(redis: &Redis, words: &[&str]) -> Running {
 /// Returns the names of the processes that a test has started in this home directory, except the server.
 pub fn processes_of(home: &Path) -> Vec<String> {
     let home = format!("HOME={}", home.display());
-    let mut names = Vec::new();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let read = |file: &str| fs::read(entry.path().join(file)).unwrap_or_default();
-        let environment = read("environ");
-        if environment
-            .split(|&byte| byte == 0)
-            .any(|variable| variable == home.as_bytes())
-        {
-            names.push(String::from_utf8_lossy(&read("comm")).trim_end().to_owned());
-        }
-    }
+    let is_of = |pid: &i32| proc(*pid, "environ").split('\0').any(|it| it == home);
+    let mut names: Vec<String> = pids().filter(is_of).map(|pid| proc(pid, "comm")).collect();
     names.retain(|name| name != "redis-server");
     names.sort();
     names
@@ -166,21 +157,15 @@ fn a_signal_for_redlocks_group_reaches_command_also_when_a_new_watchdog_gets_it_
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let mut run = Running::start(&mut directly(&redis, words));
         assert!(run.line().starts_with("child ready "));
-        let mut watchdog = 0;
-        wait_until("it has forked a watchdog", || {
-            watchdog = forked_watchdog(run.pid()).unwrap_or(0);
-            watchdog != 0
-        });
-        let status = fs::read_to_string(format!("/proc/{watchdog}/status")).unwrap();
-        let mut lines = status.lines();
-        let tracer = lines.find_map(|line| line.strip_prefix("TracerPid:"));
+        let watchdog = await_some("it has forked a watchdog", || forked_watchdog(run.pid()));
+        let tracer = status_of(watchdog, "TracerPid").parse().unwrap();
         // redlock finds the signal as late as on a busy machine.
         run.signal(Signal::SIGSTOP);
         wait_until("redlock is stopped", || {
             matches!(state(run.pid()), Some('T' | 't'))
         });
         killpg(Pid::from_raw(run.pid()), signal).unwrap();
-        send(tracer.unwrap().trim().parse().unwrap(), libc::SIGKILL);
+        send(tracer, libc::SIGKILL);
         assert_eq!(await_watchdog(run.pid()), watchdog);
         run.signal(Signal::SIGCONT);
         run.expect_line(&format!("child {}", &signal.as_str()[3..]));
@@ -256,11 +241,9 @@ fn a_watchdog_kills_the_command_before_it_looks_at_anything_that_may_keep_it_wai
     let command: i32 = run.line().parse().unwrap();
     let watchdog = await_watchdog(run.pid());
     killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
-    let rests = || {
-        let channel = fs::read_to_string(format!("/proc/{watchdog}/wchan"));
-        channel.is_ok_and(|channel| channel.contains("poll"))
-    };
-    wait_until("it has taken in what it was told", rests);
+    wait_until("it has taken in what it was told", || {
+        proc(watchdog, "wchan").contains("poll")
+    });
     // Like a /proc that waits for the memory of another process.
     let held = words!("-e inject=openat:delay_enter=60s -o /dev/null");
     let mut strace = attach_strace(watchdog, held);
@@ -452,44 +435,39 @@ fn at_a_limit_of_processes_a_deadlock_is_found_all_the_same() {
 fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
     // Pids can be chosen in a namespace of its own.
     crate::support::among_own_processes!();
+    // `is_new`: a new watchdog starts after the bystander.
     for is_new in [false, true] {
-        assert_bystander_lives(is_new);
+        let redis = Redis::start();
+        // COMMAND ends, and its child keeps the run going.
+        let script = "echo $$; setsid sleep 50 >/dev/null 2>&1 & exit 0";
+        let words = words!("redlock run --ttl 9s --with-children a -c", script);
+        let shell = r#"set -m; "$@" & echo "redlock $!"
+            read go <"$HOME/gate"; echo $go >/proc/sys/kernel/ns_last_pid; sleep 50 & echo "bystander $!"; wait"#;
+        let mut gate = Gate::new(&redis);
+        let bash = words!("bash -c {} bash", shell);
+        let mut bash = Running::start(&mut directly(&redis, &[bash, words].concat()));
+        // The shell prints one pid after a word, and COMMAND only its own.
+        let mut lines = [bash.line(), bash.line()];
+        lines.sort();
+        let [command, redlock] = lines.map(|line| pid_in(&line));
+        let mut watchdog = await_watchdog(redlock);
+        wait_until("COMMAND is reaped", || state(command).is_none());
+        if is_new {
+            send(watchdog, libc::SIGKILL);
+        }
+        gate.say(&(command - 1).to_string());
+        let bystander = bash.line();
+        if bystander != format!("bystander {command}") {
+            // The kernel doesn't reuse a pid this soon, or the file doesn't exist.
+            continue;
+        }
+        if is_new {
+            watchdog = await_watchdog(redlock);
+        }
+        send(redlock, libc::SIGKILL);
+        wait_until("the watchdog ends", || !is_alive(watchdog));
+        assert!(is_alive(command), "the bystander was killed ({is_new})");
     }
-}
-
-/// Asserts that the watchdog doesn't kill a bystander with COMMAND's pid. `is_new`: a new watchdog starts after the bystander.
-#[track_caller]
-fn assert_bystander_lives(is_new: bool) {
-    let redis = Redis::start();
-    // COMMAND ends, and its child keeps the run going.
-    let script = "echo $$; setsid sleep 50 >/dev/null 2>&1 & exit 0";
-    let words = words!("redlock run --ttl 9s --with-children a -c", script);
-    let shell = r#"set -m; "$@" & echo "redlock $!"
-        read go <"$HOME/gate"; echo $go >/proc/sys/kernel/ns_last_pid; sleep 50 & echo "bystander $!"; wait"#;
-    let mut gate = Gate::new(&redis);
-    let bash = words!("bash -c {} bash", shell);
-    let mut bash = Running::start(&mut directly(&redis, &[bash, words].concat()));
-    // The shell prints one pid after a word, and COMMAND only its own.
-    let mut lines = [bash.line(), bash.line()];
-    lines.sort();
-    let [command, redlock] = lines.map(|line| pid_in(&line));
-    let mut watchdog = await_watchdog(redlock);
-    wait_until("COMMAND is reaped", || state(command).is_none());
-    if is_new {
-        send(watchdog, libc::SIGKILL);
-    }
-    gate.say(&(command - 1).to_string());
-    let bystander = bash.line();
-    if bystander != format!("bystander {command}") {
-        // The kernel doesn't reuse a pid this soon, or the file doesn't exist.
-        return;
-    }
-    if is_new {
-        watchdog = await_watchdog(redlock);
-    }
-    send(redlock, libc::SIGKILL);
-    wait_until("the watchdog ends", || !is_alive(watchdog));
-    assert!(is_alive(command), "the bystander was killed ({is_new})");
 }
 
 #[test]
@@ -507,16 +485,23 @@ fn a_process_with_the_locks_token_among_other_text_is_not_killed() {
 }
 
 #[test]
-fn a_process_with_the_name_of_a_keeper_does_not_escape() {
+fn a_process_with_the_name_of_a_keeper_or_the_look_of_a_hook_does_not_escape() {
     let redis = Redis::start();
-    for name in ["redlock-keeper", "rl-hook"] {
-        let perl = format!(r#"$0 = "{name}"; $| = 1; print "ready $$\n"; sleep 50"#);
-        let script = format!("setsid perl -e '{perl}' & sleep 50");
-        let mut run = run(&redis, words!("run -k 100ms a -c", &script));
+    let named = r#"setsid perl -e '$0 = "NAME"; $| = 1; print "ready $$\n"; sleep 600' & sleep 50"#;
+    // Without the lock's token, and with a variable of every hook.
+    let orphan = r#"env -i REDLOCK_EVENT=lost sh -c 'setsid sh -c "echo \$\$; exec sleep 600 >/dev/null" &'
+        exec sleep 60 >/dev/null"#;
+    for script in [
+        &named.replace("NAME", "redlock-keeper"),
+        &named.replace("NAME", "rl-hook"),
+        orphan,
+    ] {
+        let mut run = redis.run("-k 100ms a", script);
+        let mut run = Running::start(run.env("REDLOCK_HOOK", "true"));
         let escaping = pid_in(&run.line());
         run.signal(Signal::SIGTERM);
         run.finish().assert_code(143);
-        assert!(!is_alive(escaping), "{name}");
+        assert!(!is_alive(escaping), "{script}");
     }
 }
 
@@ -527,16 +512,17 @@ fn process_lists_show_no_password_of_redlocks_words_when_it_is_a_keeper_or_a_wat
     let words = words!("redlock -u {} run a -c", &url, "echo ready; exec sleep 50");
     let run = Running::ready(&mut directly(&redis, words));
     let watchdog = await_watchdog(run.pid());
-    let shown = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
     wait_until("its words are gone", || {
-        shown(watchdog).starts_with("rl-watchdog\0")
+        proc(watchdog, "cmdline").starts_with("rl-watchdog\0")
     });
-    assert!(!shown(watchdog).contains("hidden"));
+    assert!(!proc(watchdog, "cmdline").contains("hidden"));
     run.signal(Signal::SIGTERM);
     run.finish();
     let script =
         format!(r#"eval "$(redlock -u {url} acquire b --while-pid $$)"; echo ready; sleep 50"#);
     let script = Running::ready(&mut directly(&redis, &["bash", "-c", &script]));
     let keeper = keeper(&script);
-    wait_until("its words are gone", || !shown(keeper).contains("hidden"));
+    wait_until("its words are gone", || {
+        !proc(keeper, "cmdline").contains("hidden")
+    });
 }

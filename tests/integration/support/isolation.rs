@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use super::{Gate, REDLOCK, Redis, Scratch, path, script, without_terminal, words};
+use super::{Gate, REDLOCK, Redis, Scratch, path, without_terminal, words};
 
 /// Runs a test in a separate pid namespace, or alone if that isn't permitted. Must come first in tests that leave orphaned
 /// processes behind or check that there are none, because orphans of several tests can't be told apart.
@@ -94,38 +94,22 @@ impl OtherUser {
 
     fn with_id(id: u32) -> Option<Self> {
         use std::os::unix::fs::PermissionsExt;
-        let dir = Scratch::new();
-        let all = |mode| fs::Permissions::from_mode(mode);
-        fs::set_permissions(dir.path(), all(0o755)).unwrap();
         // Installed by another process: children of other tests briefly inherit files that this process has open for writing,
         // which then can't be executed.
-        let install = |mode: &str, from: &str, to: &str| {
-            let to = dir.path().join(to);
-            is_permitted(&["install", "-m", mode, from, to.to_str().unwrap()])
-        };
-        let program_path = |program: &str| {
-            let mut places = ["/usr/bin", "/bin"].into_iter();
-            let path = places.find_map(|place| {
-                let path = format!("{place}/{program}");
-                fs::exists(&path).unwrap().then_some(path)
-            });
-            path.unwrap_or_else(|| panic!("no {program}"))
-        };
+        let setup = r#"cd "$0"; chmod 755 .; install -m 755 "$1" redlock
+            for program in head setpriv; do install -m 4755 "$(command -v $program)" .; done
+            printf '#!/bin/sh\nexec ./setpriv --reuid 0 --regid 0 --clear-groups "$@"\n' >become
+            chmod 755 become"#;
+        let dir = Scratch::new();
+        let home = dir.path().to_str().unwrap();
         if !nix::unistd::getuid().is_root()
-            || !install("755", REDLOCK, "redlock")
-            || !install("4755", &program_path("head"), "head")
-            || !install("4755", &program_path("setpriv"), "setpriv")
+            || !is_permitted(&["sh", "-e", "-c", setup, home, REDLOCK])
         {
             return None;
         }
-        script(
-            dir.path(),
-            "become",
-            "#!/bin/sh\nexec ./setpriv --reuid 0 --regid 0 --clear-groups \"$@\"\n",
-        );
         let path = dir.path().join("gate");
         let gate = Gate::at(&path);
-        fs::set_permissions(&path, all(0o666)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
         let user = Self { id, dir, gate };
         let probe = user.command(&["./become", "true"]).status();
         probe.is_ok_and(|status| status.success()).then_some(user)

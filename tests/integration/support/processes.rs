@@ -26,19 +26,15 @@ impl Scratch {
     /// Kills the processes that name the directory. Returns true if there were any.
     fn kill_users(&self) -> bool {
         let directory = self.path().to_str().unwrap();
-        let users = fs::read_dir("/proc").unwrap().flatten().map(|entry| {
-            let process = entry.path();
-            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let texts = ["environ", "cmdline"].map(|name| fs::read(process.join(name)));
-            let cwd = fs::read_link(process.join("cwd"));
-            let names = |text: Vec<u8>| String::from_utf8_lossy(&text).contains(directory);
-            let is_user = texts.into_iter().flatten().any(names)
-                || cwd.is_ok_and(|cwd| cwd.starts_with(self.path()));
-            // SAFETY: kill touches no memory.
-            (is_user && unsafe { libc::kill(pid, libc::SIGKILL) } == 0).then_some(())
+        let users = pids().filter(|&pid| {
+            let names = |file| proc(pid, file).contains(directory);
+            let cwd = fs::read_link(format!("/proc/{pid}/cwd"));
+            ["environ", "cmdline"].into_iter().any(names)
+                || cwd.is_ok_and(|cwd| cwd.starts_with(self.path()))
         });
-        // `fold`, unlike `any`, visits all of them.
-        users.fold(false, |any, user| any | user.is_some())
+        // SAFETY: kill touches no memory.
+        let killed = users.filter(|&pid| unsafe { libc::kill(pid, libc::SIGKILL) } == 0);
+        killed.count() > 0
     }
 }
 
@@ -62,16 +58,17 @@ impl Drop for Scratch {
 
 /// A Perl program that prints its label, `ready` and its pid. Its arguments name signals, and the program prints its label and
 /// the name of each that arrives. RTMAX ends it: this signal has the highest number, so it is delivered last, after all earlier
-/// ones were printed. Without a signal the program ends after a while.
+/// ones were printed. Without a signal the program ends after a while. If a signal interrupted `print`, Perl would drop what
+/// its handler prints.
 pub const COUNTER: &str = r#"
-    $| = 1;
     my ($label, @names) = @ARGV;
     my ($end, $limit) = (0, time + 60);
-    for my $name (@names) { $SIG{$name} = sub { print "$label $name\n" } }
+    sub say_it { my $line = "$label $_[0]\n"; 1 until syswrite(STDOUT, $line) || $! != 4 }
+    for my $name (@names) { $SIG{$name} = sub { say_it $name } }
     $SIG{RTMAX} = sub { $end = 1 };
-    print "$label ready $$\n";
+    say_it "ready $$";
     select(undef, undef, undef, 0.01) until $end || time > $limit;
-    print "$label end\n";
+    say_it "end";
 "#;
 
 /// Sends a signal by its number; real-time signals have no name in nix.
@@ -86,19 +83,43 @@ pub fn signal(name: &str) -> Signal {
     format!("SIG{name}").parse().unwrap()
 }
 
+/// Returns the text of a file of a process in /proc, without white space at its end; empty if there is none.
+pub fn proc(pid: i32, file: &str) -> String {
+    let text = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    String::from_utf8_lossy(&text).trim_end().to_owned()
+}
+
+/// Returns the pids of all processes.
+pub fn pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Returns a field of a process's status; empty if there is none.
+pub fn status_of(pid: i32, field: &str) -> String {
+    let status = proc(pid, "status");
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value.unwrap_or_default().trim().to_owned()
+}
+
+/// Returns the fields of a process's stat from its state on; none if there is no process.
+pub fn stat(pid: i32) -> Vec<String> {
+    let stat = proc(pid, "stat");
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    fields.split_whitespace().map(str::to_owned).collect()
+}
+
 /// Returns the state of a process in proc's stat: R running, S sleeping, T stopped, Z ended.
 pub fn state(pid: i32) -> Option<char> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
+    stat(pid).first()?.chars().next()
 }
 
 /// Waits until a process has read its signals, and sleeps or has ended.
 #[track_caller]
 pub fn await_signals_read(pid: i32) {
     wait_until("it has read its signals", || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let has_read = status.contains("\nShdPnd:\t0000000000000000\n");
+        let has_read = status_of(pid, "ShdPnd") == "0000000000000000";
         !is_alive(pid) || has_read && state(pid) == Some('S')
     });
 }
@@ -159,10 +180,9 @@ pub fn with_signals(mut command: Command, ignored: fn(i32) -> bool, mask: u64) -
     command
 }
 
-/// Returns the children of a process.
+/// Returns the children of a process's main thread, or of another thread.
 pub fn children(parent: i32) -> Vec<i32> {
-    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
-    let children = children.unwrap_or_default();
+    let children = proc(parent, &format!("task/{parent}/children"));
     children.split(' ').flat_map(str::parse).collect()
 }
 
@@ -189,13 +209,17 @@ pub fn sh(redis: &Redis, line: &str) -> Command {
     directly(redis, &["sh", "-c", line])
 }
 
+/// Returns the text of a file in the home directory; empty if there is none.
+pub fn home_file(redis: &Redis, name: &str) -> String {
+    fs::read_to_string(redis.dir.path().join(name)).unwrap_or_default()
+}
+
 /// Hook that records each loss of a lock.
 pub const NOTES_LOSSES: &str = r#"test "$REDLOCK_EVENT" != lost || echo lost >>"$HOME/lost""#;
 
 /// Returns the number of losses that this hook has recorded.
 pub fn losses(redis: &Redis) -> usize {
-    let lost = fs::read_to_string(redis.dir.path().join("lost"));
-    lost.unwrap_or_default().lines().count()
+    home_file(redis, "lost").lines().count()
 }
 
 /// Returns the watchdog of a redlock, which kills COMMAND's tree if redlock can't, and starts with the first renewal. Until it
@@ -208,17 +232,14 @@ pub fn watchdog(redlock: i32) -> Option<i32> {
 
 /// Returns the watchdog even before it has a session of its own.
 pub fn forked_watchdog(redlock: i32) -> Option<i32> {
-    let threads = fs::read_dir(format!("/proc/{redlock}/task")).ok()?;
-    let lists = threads
-        .flatten()
-        .map(|thread| thread.path().join("children"));
-    let lists = lists.filter_map(|path| fs::read_to_string(path).ok());
-    let pids: Vec<i32> = lists
-        .flat_map(|list| list.split(' ').flat_map(str::parse).collect::<Vec<i32>>())
-        .collect();
-    let name = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    pids.into_iter()
-        .find(|pid| name(pid) == "rl-watchdog\n" && is_alive(*pid))
+    let mut threads = fs::read_dir(format!("/proc/{redlock}/task"))
+        .ok()?
+        .flatten();
+    threads.find_map(|thread| {
+        let thread = thread.file_name().to_str()?.parse().ok()?;
+        let mut children = children(thread).into_iter();
+        children.find(|&pid| proc(pid, "comm") == "rl-watchdog" && is_alive(pid))
+    })
 }
 
 /// Waits for a watchdog that sleeps until redlock or a signal wakes it.

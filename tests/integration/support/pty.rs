@@ -27,6 +27,13 @@ pub struct Terminal {
     pub shown: String,
 }
 
+/// Opens the side of a terminal that processes use.
+fn slave(master: &PtyMaster) -> File {
+    let mut both = OpenOptions::new();
+    let both = both.read(true).write(true).custom_flags(libc::O_NOCTTY);
+    both.open(ptsname_r(master).unwrap()).unwrap()
+}
+
 impl Terminal {
     /// Starts a command at the head of a session on a new terminal, without echo and without translation of line ends.
     pub fn start(mut command: Command) -> Self {
@@ -35,12 +42,7 @@ impl Terminal {
         let master = posix_openpt(flags).expect("a new terminal");
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
-        let slave = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NOCTTY)
-            .open(ptsname_r(&master).unwrap())
-            .unwrap();
+        let slave = slave(&master);
         let mut settings = tcgetattr(&slave).unwrap();
         settings.local_flags.remove(LocalFlags::ECHO);
         // Otherwise Ctrl-C would discard recent output.
@@ -88,12 +90,7 @@ impl Terminal {
 
     /// Stops the output like Ctrl-S, and waits until no process can write any more.
     pub fn stop_output(&mut self) {
-        let path = ptsname_r(self.master()).unwrap();
-        let slave = OpenOptions::new()
-            .write(true)
-            .custom_flags(libc::O_NOCTTY)
-            .open(path)
-            .unwrap();
+        let slave = slave(self.master());
         self.type_in("\x13");
         wait_until("the terminal takes no output", || {
             let mut slave = [PollFd::new(slave.as_fd(), PollFlags::POLLOUT)];

@@ -285,15 +285,16 @@ impl Running {
                 self.seen += &line;
                 line.trim_end().to_owned()
             }
-            Err(error) => {
-                self.kill_group();
-                let stderr = self.stderr.recv_timeout(Duration::from_secs(1));
-                panic!(
-                    "no line came ({error}); before: {:?}; stderr: {stderr:?}",
-                    self.seen
-                );
-            }
+            Err(error) => self.fail(&format!("no line came ({error})")),
         }
+    }
+
+    /// Fails the test, with all output.
+    #[track_caller]
+    fn fail(&mut self, what: &str) -> ! {
+        self.kill_group();
+        let stderr = self.stderr.recv_timeout(Duration::from_secs(1));
+        panic!("{what}; stdout: {:?}; stderr: {stderr:?}", self.seen);
     }
 
     /// Returns the pid in the next line, after this word.
@@ -311,32 +312,29 @@ impl Running {
         assert_eq!(self.line(), text);
     }
 
+    /// Waits until a condition holds, while this process works.
+    #[track_caller]
+    pub fn wait_until(&mut self, what: &str, mut condition: impl FnMut() -> bool) {
+        wait_until(what, || {
+            if self.has_ended() {
+                self.fail(&format!("it has ended before {what}"));
+            }
+            condition()
+        });
+    }
+
     /// Waits until it is in the queue of the lock "a".
     #[track_caller]
     pub fn wait_until_queued(&mut self, redis: &Redis) {
         let pid = self.pid();
-        wait_until("it stands in the queue", || {
-            assert!(
-                !self.has_ended(),
-                "it has ended; {}",
-                redis.describe_key("a")
-            );
-            redis.queue("a").contains(&pid)
-        });
+        self.wait_until("it stands in the queue", || redis.queue("a").contains(&pid));
     }
 
     /// Waits for this many renewals of locks from now on, while this process works.
     #[track_caller]
     pub fn await_renewals(&mut self, redis: &Redis, count: u64) {
         let before = redis.calls("pexpire");
-        wait_until("it is renewed", || {
-            assert!(
-                !self.has_ended(),
-                "it has ended; {}",
-                redis.describe_key("a")
-            );
-            redis.calls("pexpire") >= before + count
-        });
+        self.wait_until("it is renewed", || redis.calls("pexpire") >= before + count);
     }
 
     /// Waits until it has read its signals, and sleeps.
@@ -398,14 +396,7 @@ impl Running {
             match self.process.try_wait().unwrap() {
                 Some(status) => break status,
                 None if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
-                None => {
-                    self.kill_group();
-                    let stderr = self.stderr.recv_timeout(Duration::from_secs(1));
-                    panic!(
-                        "it never ended; stdout: {:?}; stderr: {stderr:?}",
-                        self.seen
-                    );
-                }
+                None => self.fail("it never ended"),
             }
         };
         // A surviving descendant may hold the streams open, so a test that expects the end of a stream waits for that

@@ -71,19 +71,7 @@ impl<'a> Tmux<'a> {
     /// Waits until the screen fulfils a condition.
     #[track_caller]
     pub fn wait_until(&self, what: &str, condition: impl Fn(&str) -> bool) {
-        let end = std::time::Instant::now() + crate::support::TIMEOUT;
-        loop {
-            let screen = self.screen();
-            if condition(&screen) {
-                return;
-            }
-            assert!(
-                std::time::Instant::now() < end,
-                "{what} never came; on the screen:\n{}",
-                screen.trim_end()
-            );
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        wait_until(what, || condition(&self.screen()));
     }
 
     /// Waits for this line on the screen.
@@ -95,12 +83,17 @@ impl<'a> Tmux<'a> {
 
 impl Drop for Tmux<'_> {
     fn drop(&mut self) {
+        // A second panic would abort all tests.
+        let is_panicking = std::thread::panicking();
+        if is_panicking {
+            // Prints the screen.
+            let _ = self.command(&["capture-pane", "-p"]).status();
+        }
         // Hangs up everything in it, which ends a stopped job as well. The server may have ended before.
         let _ = self.command(&["kill-server"]).output();
-        // A second panic would abort all tests.
-        if !std::thread::panicking() {
-            let pid = self.pid;
-            wait_until("the tmux server has ended", || !is_alive(pid));
-        }
+        let pid = self.pid;
+        wait_until("the tmux server has ended", || {
+            is_panicking || !is_alive(pid)
+        });
     }
 }
