@@ -309,7 +309,10 @@ fn a_suspended_waiter_whose_grant_was_forced_away_or_stopped_gives_up_when_it_go
             // The grant would end in a moment, too soon for a busy machine.
             redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
         }
-        let granted = &shown(&redis, "waiters")[0];
+        // The lock isn't free, but nobody holds it before the grant is confirmed.
+        let lock = &json(&redis, "status --json a")[0];
+        assert!(lock["held"] == true && lock["holders"][0].is_null());
+        let granted = &lock["waiters"][0];
         assert!(granted["id"] == *id && granted["granted"] == true);
         // Its command might start on a younger grant.
         let until = now() + Duration::from_millis(150);
