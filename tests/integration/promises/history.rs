@@ -145,7 +145,10 @@ fn history_selects_the_last_holds_or_those_since_a_time() {
 fn the_picture_parses_and_names_the_holders() {
     let redis = Redis::start();
     let reason = "<b>&\"quoted\"";
-    ends(&redis, &format!("run --reason {reason} a -- true"));
+    let mut run = redis.redlock(&words(&format!("run --reason {reason} a -- true"), &[]));
+    outcome(run.env("BUILDKITE_BUILD_URL", "https://ci/1?a&b"));
+    ends(&redis, "run a -- false");
+    let _running = Gated::start(&redis, &["b"]).ready();
     let file = redis.dir.path().join("a.svg");
     ends(&redis, &format!("history --svg {}", file.display())).assert_code(0);
     let svg = "{http://www.w3.org/2000/svg}svg ";
