@@ -161,6 +161,8 @@ pub fn entry_object(entry: &HistoryEntry, now_ms: u64) -> Object {
 
 #[cfg(test)]
 pub mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::protocol::golden::histories;
 
@@ -170,16 +172,12 @@ pub mod tests {
         let past = hold.as_mut().unwrap();
         (past.id, past.fence) = (format!("{host}{since}"), since);
         (past.limit, past.slot, past.guards) = (Limit::EXCLUSIVE, 1, 0);
+        let command = ["x", "<&\">\u{1b}"];
+        let who = json!({"host": host, "user": "u", "pid": 7, "command": command});
         HistoryEntry {
             name: "a".parse().unwrap(),
             hold,
-            who: Who {
-                host: host.into(),
-                user: "u".into(),
-                pid: 7,
-                command: vec!["x".into(), "<&\">\u{1b}".into()],
-                ..Who::default()
-            },
+            who: serde_json::from_value(who).unwrap(),
             since_ms: since * 1000,
             waited: Duration::from_secs(2),
             ended_ms: until.map(|until| until * 1000),
