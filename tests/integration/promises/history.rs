@@ -274,9 +274,13 @@ fn the_history_of_any_number_of_busy_locks_is_shown() {
     for (row, name) in table.lines().skip(1).take(20).zip(81..) {
         assert!(row.starts_with(&format!("job-{name} ")), "{table}");
     }
-    let all: Vec<Value> = serde_json::from_str(&shown("--json")).unwrap();
-    let ids: HashSet<&str> = all.iter().filter_map(|hold| hold["id"].as_str()).collect();
-    assert_eq!((all.len(), ids.len()), (4500, 4500));
+    // Parsing all of it would take longer than all else.
+    let json = shown("--json");
+    let ids = json.split("\"id\":\"").skip(1).map(|rest| &rest[..12]);
+    assert_eq!(
+        (ids.clone().count(), ids.collect::<HashSet<_>>().len()),
+        (4500, 4500)
+    );
     let picture = shown("--svg - -n 20");
     assert!(picture.contains("job-81") && !picture.contains("job-80"));
 }

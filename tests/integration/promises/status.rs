@@ -55,12 +55,12 @@ fn arguments_that_are_not_utf_8_reach_the_command_unchanged() {
 }
 
 #[test]
-fn ten_thousand_locks_are_listed_by_name_without_walking_the_keyspace() {
+fn thousands_of_locks_are_listed_by_name_without_walking_the_keyspace() {
     let redis = Redis::start();
     let who = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"command":["./deploy.sh","--to","production"],"ttl":600000,"instance":"5b0c2a3e-8d4f-4a6b-9c1d-2e3f4a5b6c7d:4026531836:27523:123456789:27000:0:4026531837:4026531834"}"#;
     let script = "
         local now = redis.call('TIME')[1] * 1000
-        for n = 1, 10000 do
+        for n = 1, 2500 do
             local token = string.format('%032d:ci-7:27523', n)
             redis.call('SET', 'redlock:lock-' .. n, token, 'PX', 600000)
             redis.call('HSET', '{redlock:lock-' .. n .. '}:meta', token, n .. ' ' .. now .. ' 1 1 0 held ' .. ARGV[1])
@@ -68,11 +68,11 @@ fn ten_thousand_locks_are_listed_by_name_without_walking_the_keyspace() {
         end";
     redis.cli(&["EVAL", script, "0", who]);
     let names = status(&redis, "--names-only");
-    assert!((1..=10_000).map(|n| format!("lock-{n}")).eq(names.lines()));
-    assert_eq!(status(&redis, "").lines().count(), 10_001);
+    assert!((1..=2500).map(|n| format!("lock-{n}")).eq(names.lines()));
+    assert_eq!(status(&redis, "").lines().count(), 2501);
     let list = as_json(&redis, "");
     let locks = list.as_array().unwrap();
-    assert_eq!(locks.len(), 10_000);
+    assert_eq!(locks.len(), 2500);
     assert!(locks.iter().all(|lock| lock["holders"][0]["pid"] == 27_523));
     assert_eq!(redis.calls("scan"), 0);
 }
