@@ -308,6 +308,8 @@ mod tests {
             put run before the lock's name and its options: redlock run start -- ./x
             $ run -w 1h 30m deploy -- ./x
             a TIME is one word, such as 1h30m; the word after it can't be a NAME, because it looks like the rest of the TIME; see redlock run -h
+            $ run --ttl=1m 30s a -- ./x
+            a TIME is one word, such as 1h30m; the word after it can't be a NAME, because it looks like the rest of the TIME; see redlock run -h
             $ run a -t 5 min -- ./x
             a TIME is one word, such as 1h30m; the word after it can't be a NAME, because it looks like the rest of the TIME; see redlock run -h
             $ deploy no-such-program
@@ -324,12 +326,16 @@ mod tests {
         );
         // A word before the `--` is a name. Even a shell may be one, unless its -c follows.
         for line in [
-            &["run", "-t", "0", "d", "--", "true"][..],
-            &["run", "sh", "--", "true"],
+            "run -t 0 d -- true",
+            "run sh -- true",
+            "run 5m -w 1h -- true",
+            "run -w1h a 5m -- true",
+            "run -w 5 30 -- true",
+            "run m -- true",
         ] {
-            let words: Vec<OsString> = line.iter().map(Into::into).collect();
-            assert_eq!(corrected(&words), None, "{line:?}");
-            assert!(reads(&words), "{line:?}");
+            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            assert_eq!(corrected(&words), None, "{line}");
+            assert!(reads(&words), "{line}");
         }
     }
 

@@ -128,49 +128,30 @@ mod tests {
     use super::*;
     use crate::protocol::golden::locks;
 
-    fn lock(holds: &[&str], waiters: &[&str]) -> Inspected {
-        let hold = |id: &&str| Hold {
-            id: (*id).into(),
-            left: None,
-            holder: None,
-            guards: Vec::new(),
-            stopping: None,
-        };
-        let waiting = |id: &&str| Waiting {
-            id: (*id).into(),
-            waiter: locks()[0].waiters[0].waiter.clone(),
-        };
-        Inspected {
-            key: match holds {
-                [] => Key::Free,
-                _ => Key::Held(holds.iter().map(hold).collect()),
-            },
-            waiters: waiters.iter().map(waiting).collect(),
-            ..locks().swap_remove(0)
-        }
-    }
-
     #[test]
     fn the_only_holder_is_meant_and_one_of_several_has_to_be_named() {
-        for (holds, waiters, id, all, expected) in [
-            (&[][..], &["ab12"][..], None, false, "nobody"),
-            (&[], &[], None, true, "nobody"),
-            (&["ab12"], &["cd34"], None, false, "holders 1"),
-            (&["ab12", "cd34"], &[], None, false, "unclear 2"),
-            (&["ab12", "cd34"], &[], None, true, "holders 2"),
-            (&["ab12", "cd34"], &[], Some("cd3"), false, "holders 1"),
-            (&["ab12", "ab34"], &[], Some("ab"), false, "unclear 2"),
-            (&["ab12"], &["ab34"], Some("ab"), false, "unclear 2"),
-            (&["ab12"], &["ab34"], Some("ab3"), false, "waiter ab34"),
-            (&["ab12"], &["cd34"], Some("ef"), false, "nobody"),
+        let locks = locks();
+        for (name, id, all, expected) in [
+            ("free", None, false, "nobody"),
+            ("free", None, true, "nobody"),
+            ("deploy", None, false, "holders 1"),
+            ("readers", None, false, "unclear 2"),
+            ("readers", None, true, "holders 2"),
+            ("readers", Some("c0ffee000003"), false, "holders 1"),
+            ("readers", Some("c0ffee"), false, "unclear 2"),
+            // A holder and three waiters.
+            ("deploy", Some(""), false, "unclear 4"),
+            ("deploy", Some("beef00000001"), false, "waiter beef00000001"),
+            ("deploy", Some("beef00000003"), false, "nobody"),
         ] {
-            let selected = match select(&lock(holds, waiters), id, all) {
+            let lock = locks.iter().find(|lock| lock.name.as_str() == name);
+            let selected = match select(lock.unwrap(), id, all) {
                 Selection::Holders(holds) => format!("holders {}", holds.len()),
                 Selection::Waiter(waiting) => format!("waiter {}", waiting.id),
                 Selection::Nobody => "nobody".into(),
                 Selection::Unclear(lines) => format!("unclear {}", lines.len()),
             };
-            assert_eq!(selected, expected, "{holds:?} {id:?}");
+            assert_eq!(selected, expected, "{name} {id:?}");
         }
     }
 }

@@ -62,16 +62,3 @@ pub fn has_colors() -> bool {
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_is_painted_where_there_are_colours() {
-        let line = Style::Dim.paint("a ") + "b" + &Style::Plain.paint("  ");
-        assert_eq!(painted(std::slice::from_ref(&line), false), "a b\n");
-        let painted = painted(&[line], true);
-        assert_eq!(painted, "\x1b[0;2ma \x1b[0mb\n");
-    }
-}

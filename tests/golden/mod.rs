@@ -8,8 +8,12 @@ use std::path::Path;
 use super::super::history::{RecentEvents, calendar::Calendar, entry_object};
 use super::super::json::array;
 use super::{detail, json::lock_object, prometheus, table};
+use crate::protocol::Inspected;
 use crate::protocol::golden::{NOW, histories, locks};
 use crate::report::painted;
+
+/// Locks with each kind of metric; the metrics of the others repeat these.
+const MEASURED: [&str; 6] = ["deploy", "readers", "slots", "foreign", "queue", "free"];
 
 fn shown() -> String {
     let (locks, histories) = (locks(), histories());
@@ -17,7 +21,9 @@ fn shown() -> String {
     let entries: Vec<_> = entries.collect();
     let status = array(&locks, lock_object);
     let history = array(&entries, |entry| entry_object(entry, NOW));
-    let metrics = prometheus::text(&locks.iter().collect::<Vec<_>>(), NOW + 100);
+    let is_measured = |lock: &&Inspected| MEASURED.contains(&lock.name.as_str());
+    let measured: Vec<_> = locks.iter().filter(is_measured).collect();
+    let metrics = prometheus::text(&measured, NOW + 100);
     let lines = |json: &str| json.trim_end().replace("},{\"name\"", "},\n{\"name\"");
     format!(
         "$ redlock status --json\n{}\n$ redlock history --json --skipped\n{}\n$ redlock status --prometheus -\n{metrics}",
@@ -26,12 +32,13 @@ fn shown() -> String {
     )
 }
 
-/// Returns the tables and screens of these locks.
+/// Returns the tables and screens of these locks. On a narrow terminal, two screens show how lines are cut and broken.
 fn screens() -> String {
     let (locks, histories) = (locks(), histories());
     let pasts: Vec<RecentEvents> = histories.iter().map(RecentEvents::of).collect();
-    let all = [40, 120].map(|width| {
-        let detail = detail::lines(&locks, &pasts, (&[], ""), Calendar::UTC, Some(width));
+    let all = [(40, 2), (120, locks.len())].map(|(width, count)| {
+        let screens = &locks[..count];
+        let detail = detail::lines(screens, &pasts, (&[], ""), Calendar::UTC, Some(width));
         let texts = [table::lines(&locks, Some(width)), detail];
         let texts = texts.map(|lines| painted(&lines, false));
         format!("{width} columns\n\n{}\n", texts.concat())

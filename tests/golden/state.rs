@@ -109,10 +109,13 @@ pub fn locks() -> Vec<Inspected> {
     let remembered = remembered.chain([text(freezes)]);
     deploy.remembered = remembered.collect::<Vec<_>>().try_into().unwrap();
 
-    let readers = vec![
+    let mut readers = vec![
         hold(2, 25_000, "1000000000 0 0 held", BRIEF),
         hold(3, 8000, "1000000000 0 0 held", FULL),
     ];
+    // Its last renewal seems to be earlier, because the server rounds remaining times.
+    let entry = format!("703 {} 1000000000 0 0 held {FULL}", NOW - 20_000);
+    readers[1][2] = text(entry);
     let slots = vec![
         hold(4, 25_000, "3 1 0 held", BRIEF),
         hold(5, 9000, "3 2 0 kept", BRIEF),

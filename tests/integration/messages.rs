@@ -1,31 +1,24 @@
-//! Collects all messages of redlock in one file to read through: messages.txt, sorted by source file. A new or changed message
-//! changes it; `UPDATE=1 cargo test --locked --test integration -- messages::` writes it.
+//! Collects all messages of redlock in one file to read through: messages.txt, sorted by the parts of the program. A new or
+//! changed message changes it; `UPDATE=1 cargo test --locked --test integration -- messages::` writes it.
 //!
 //! The messages are the string literals of the code, with an example instead of each value, so none can be forgotten. Words of
 //! tables, help, and texts of fewer than four words are left out.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::fs;
 
 use crate::generated::root;
 use crate::tidy::sources;
 
-/// Modules of the code, in the order in which most people meet their messages.
-const MODULES: [&str; 10] = [
-    "supervise",
-    "report",
-    "command",
-    "protocol",
-    "config",
-    "job",
-    "server",
-    "sys",
-    "",
-    "command/doctor",
+/// Files whose literals aren't messages: help and metrics have their own tests, and the others contain another language, or
+/// lists of words.
+const NO_SENTENCES: [&str; 4] = [
+    "cli/mod.rs",
+    "command/history/chart.rs",
+    "command/status/prometheus.rs",
+    "job/privacy.rs",
 ];
-
-/// Files whose literals aren't messages: help has its own test, and the other contains another language.
-const NO_SENTENCES: [&str; 2] = ["cli/mod.rs", "command/history/chart.rs"];
 
 /// Example for each value in a message.
 const EXAMPLES: [(&[&str], &str); 12] = [
@@ -109,26 +102,22 @@ fn sentence(literal: &str) -> Option<String> {
 #[test]
 fn every_sentence_that_redlock_prints_is_in_the_list_of_messages() {
     let mut list = "\
-All sentences that redlock prints, by the files of the code. Values are examples; … is any other value.
+All sentences that redlock prints, by the parts of the program. Values are examples; … is any other value.
 Written by: UPDATE=1 cargo test --locked --test integration -- messages::
 "
     .to_owned();
     let mut files = sources();
     files.retain(|(name, _)| !NO_SENTENCES.contains(&&**name));
-    let room = |name: &str| {
-        let rooms = MODULES.iter().enumerate();
-        let of = rooms.filter(|(_, room)| name.starts_with(*room));
-        of.max_by_key(|(_, room)| room.len()).map(|(at, _)| at)
-    };
-    files.sort_by_cached_key(|(name, _)| (room(name), name.clone()));
-    for (name, source) in files {
-        let mut sentences: Vec<String> = Vec::new();
-        for literal in literals(&source) {
-            let new = sentence(&literal).filter(|sentence| !sentences.contains(sentence));
-            sentences.extend(new);
-        }
+    files.sort();
+    let mut seen = HashSet::new();
+    let part = |name: &str| name.split(['/', '.']).next().unwrap().to_owned();
+    for files in files.chunk_by(|(one, _), (other, _)| part(one) == part(other)) {
+        let literals = files.iter().flat_map(|(_, source)| literals(source));
+        let mut sentences: Vec<String> = literals.filter_map(|text| sentence(&text)).collect();
+        sentences.retain(|sentence| seen.insert(sentence.clone()));
         if !sentences.is_empty() {
-            let _ = write!(list, "\n[{name}]\n{}\n", sentences.join("\n"));
+            let part = part(&files[0].0);
+            let _ = write!(list, "\n[{part}]\n{}\n", sentences.join("\n"));
         }
     }
     let file = root().join("tests/integration/messages.txt");

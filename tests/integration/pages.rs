@@ -117,31 +117,6 @@ fn each_recipe_of_the_readme_is_run_as_one_of_the_recipes_page() {
     }
 }
 
-/// Options of earlier versions that became settings or were removed.
-const GONE: &str = "expect why pass join unless late idle priority lifo exclusive order cancel-running max-waiting
-    wait-tree label password-command restart-grace clock-skew timeline summary by-host follow utc prefix password-file
-    tls-ca tls-cert tls-key connect-timeout sync sync-timeout repair-ttl history-size on-lost jitter";
-
-#[test]
-fn no_page_names_an_option_that_is_gone() {
-    let manual = fs::read_dir(root().join("man")).unwrap().flatten();
-    let manual = manual.filter(|entry| entry.path().is_file()).map(|entry| {
-        let name = entry.file_name().into_string().unwrap();
-        (name, fs::read_to_string(entry.path()).unwrap())
-    });
-    let pages = markdown().into_iter().chain(manual);
-    for (page, text) in pages.filter(|(page, _)| page != "docs/refused.md") {
-        let text = text.replace('\\', "").replace("fB", " ").replace("fR", " ");
-        let mut words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-        let is_gone = |word: &&str| {
-            let option = word.strip_prefix("--");
-            option.is_some_and(|option| GONE.split_whitespace().any(|gone| gone == option))
-        };
-        // Pages of redlock name no such option of another program either.
-        assert_eq!(words.find(is_gone), None, "{page}");
-    }
-}
-
 #[test]
 fn the_readme_has_at_most_300_lines() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();

@@ -230,17 +230,3 @@ fn without_empty_paragraphs(page: &str) -> String {
     }
     kept
 }
-
-#[test]
-fn a_page_of_docs_becomes_a_page_of_the_manual() {
-    let mut page = Page::default();
-    let markdown = "## Three `marks`\n\nA [link\nover lines](x.md#y), *one*, **two**, `it\\'s`:\n\n\
-        | tag | word | more |\n| --- | --- | --- |\n| `a \\| b` | first | [site](https://x.org) |\n\n\
-        ```sh\n.dot | 'quoted'\n```\n\n- item\n  goes on\n";
-    markdown.lines().for_each(|line| page.add(line));
-    page.end_block();
-    let roff = ".SH THREE MARKS\nA link\nover lines, \\fIone\\fR, \\fBtwo\\fR, \\fBit\\e\\(aqs\\fR:\n\
-        .TP\n\\fBa | b\\fR\nfirst\n.br\nmore: site (https://x.org)\n.PP\n\
-        .nf\n\\&.dot | \\(aqquoted\\(aq\n.fi\n.IP \\(bu 2\nitem\ngoes on\n";
-    assert_eq!(without_empty_paragraphs(&page.text), roff);
-}

@@ -231,47 +231,25 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_that_ended_before_it_began_is_drawn_where_it_began() {
-        // The server's clock was set back between the start and the end.
-        let holds = [
-            hold("alpha", 100, Some(110), HoldOutcome::Status(0)),
-            hold("beta", 190, Some(120), HoldOutcome::Lost),
-        ];
-        let picture = svg(&holds, 200_000, Calendar::UTC);
-        assert!(!picture.contains("width=\"-"));
-    }
-
-    #[test]
-    fn a_picture_is_well_formed_whatever_the_names() {
+    fn a_picture_is_safe_whatever_the_names_and_times() {
         let host = "<h&\">\u{1b}\u{0}\u{202e}";
         let mut holds = [
             hold(host, 100, Some(110), HoldOutcome::Status(0)),
             hold("i", 150, Some(150), HoldOutcome::Forced),
             hold("j", 199, None, HoldOutcome::Running),
+            // The server's clock was set back between the start and the end.
+            hold("k", 190, Some(120), HoldOutcome::Lost),
         ];
         holds[0].who.url = Some("https://ci/1?a=\"<b>&c".into());
-        for entries in [&holds[..], &holds[..1]] {
-            let picture = svg(entries, 200_000, Calendar::UTC);
-            let mut open = Vec::new();
-            for tag in picture.split('<').skip(1) {
-                let (tag, rest) = tag.split_once('>').expect("a tag ends");
-                let is_safe = !rest.contains(['>', '\u{1b}', '\u{0}', '\u{202e}']);
-                assert!(is_safe, "{rest}");
-                let name = tag.split(' ').next().unwrap();
-                match (tag.strip_prefix('/'), tag.ends_with('/')) {
-                    (Some(closed), _) => assert_eq!(open.pop(), Some(closed)),
-                    (None, true) => {}
-                    (None, false) => open.push(name),
-                }
-            }
-            assert_eq!(open, [""; 0]);
-        }
         let picture = svg(&holds, 200_000, Calendar::UTC);
+        let is_unsafe = picture.contains(['\u{1b}', '\u{0}', '\u{202e}']);
+        assert!(!is_unsafe && !picture.contains("width=\"-"), "{picture}");
         for part in [
             "fence 150, from 1970-01-01 00:02:30 UTC",
             "times in UTC",
             "fill=\"#fff\"",
             "&lt;h&amp;&quot;&gt;",
+            "a=&quot;&lt;b&gt;&amp;c",
             "class=\"failed\"",
             "class=\"running\"",
             "forced",

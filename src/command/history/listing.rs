@@ -161,6 +161,8 @@ pub fn entry_object(entry: &HistoryEntry, now_ms: u64) -> Object {
 
 #[cfg(test)]
 pub mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::protocol::golden::histories;
 
@@ -170,16 +172,12 @@ pub mod tests {
         let past = hold.as_mut().unwrap();
         (past.id, past.fence) = (format!("{host}{since}"), since);
         (past.limit, past.slot, past.guards) = (Limit::EXCLUSIVE, 1, 0);
+        let command = ["x", "<&\">\u{1b}"];
+        let who = json!({"host": host, "user": "u", "pid": 7, "command": command});
         HistoryEntry {
             name: "a".parse().unwrap(),
             hold,
-            who: Who {
-                host: host.into(),
-                user: "u".into(),
-                pid: 7,
-                command: vec!["x".into(), "<&\">\u{1b}".into()],
-                ..Who::default()
-            },
+            who: serde_json::from_value(who).unwrap(),
             since_ms: since * 1000,
             waited: Duration::from_secs(2),
             ended_ms: until.map(|until| until * 1000),
@@ -230,6 +228,7 @@ pub mod tests {
         long.who.command = vec!["./deploy-everything.sh".into(), "--now".into()];
         let two = [long.clone(), hold("h", 100, Some(110), ok)];
         let skipped = skip("build-agent-17.example", 90, SkipReason::Timeout);
+        assert_eq!(ended(&skipped, true), "gave up");
         let mut several = [long.clone(), two[1].clone(), skipped];
         several[0].outcome = HoldOutcome::Forced;
         several[0].by = Some(long.who.clone());
@@ -244,22 +243,5 @@ pub mod tests {
         }
         let text = with(&two, Some(40));
         assert!(text.contains("deploy") && text.contains('…'), "{text}");
-    }
-
-    #[test]
-    fn each_reason_to_end_without_the_lock_has_its_words() {
-        for (reason, expected) in [
-            (SkipReason::Recent, "skipped: succeeded 4s ago on other"),
-            (SkipReason::Busy, "gave up: held by u@other (pid 7)"),
-            (
-                SkipReason::Timeout,
-                "gave up waiting: held by u@other (pid 7)",
-            ),
-            (SkipReason::Superseded, "superseded by u@other (pid 7)"),
-        ] {
-            assert_eq!(ended(&skip("h", 10, reason), false), expected);
-        }
-        let brief = ended(&skip("h", 10, SkipReason::Timeout), true);
-        assert_eq!(brief, "gave up");
     }
 }

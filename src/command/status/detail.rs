@@ -336,26 +336,30 @@ fn state(lock: &Inspected) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::fuzz::assert_safe_line;
     use crate::protocol::golden::{histories, locks};
     use crate::report::{columns, painted};
 
+    static LOCKS: LazyLock<Vec<Inspected>> = LazyLock::new(locks);
+    static PASTS: LazyLock<Vec<RecentEvents>> =
+        LazyLock::new(|| histories().iter().map(RecentEvents::of).collect());
+
     /// Returns the lines of a lock with this many waiters.
     fn screen(lock: &Inspected, waiters: usize, width: usize) -> Vec<String> {
         let mut lock = lock.clone();
-        let first = locks().swap_remove(0).waiters.swap_remove(0);
-        lock.waiters = vec![first; waiters];
-        let pasts: Vec<RecentEvents> = histories().iter().map(RecentEvents::of).collect();
-        let lines = lines(&[lock], &pasts, (&[], ""), Calendar::UTC, Some(width));
+        lock.waiters = vec![LOCKS[0].waiters[0].clone(); waiters];
+        let lines = lines(&[lock], &PASTS, (&[], ""), Calendar::UTC, Some(width));
         painted(&lines, false).lines().map(str::to_owned).collect()
     }
 
     #[test]
     fn a_lock_is_one_screen_with_any_number_of_waiters() {
         for waiters in [0, 1, 5, 6, 30, 1000] {
-            for lock in locks() {
-                let lines = screen(&lock, waiters, 80);
+            for lock in &*LOCKS {
+                let lines = screen(lock, waiters, 80);
                 assert!(lines.len() <= SCREEN, "{lines:#?}");
                 let more = format!("  … {} more (status --json)", waiters.saturating_sub(SHOWN));
                 assert_eq!(lines.contains(&more), waiters > SHOWN, "{lines:#?}");
@@ -371,8 +375,8 @@ mod tests {
     #[test]
     fn a_screen_fits_its_terminal_and_drives_nothing() {
         for width in 40..=200 {
-            for lock in locks() {
-                for line in screen(&lock, 7, width) {
+            for lock in &*LOCKS {
+                for line in screen(lock, 7, width) {
                     assert_safe_line(&line);
                     // Users copy links and commands, so those are whole.
                     let is_whole = line.starts_with("to ") || line.starts_with("  https://");

@@ -93,41 +93,7 @@ fn count(number: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-    use crate::protocol::golden::{NOW, locks};
-
-    /// Returns the name and the labels in front of a value.
-    fn series(line: &str) -> (&str, &str) {
-        let (series, value) = line.rsplit_once(' ').unwrap();
-        assert!(value.parse::<f64>().is_ok(), "{line}");
-        series.split_at(series.find('{').unwrap_or(series.len()))
-    }
-
-    #[test]
-    fn values_stand_together_below_their_meaning_and_no_series_is_there_twice() {
-        let locks = locks();
-        let text = text(&locks.iter().collect::<Vec<_>>(), NOW);
-        assert_eq!(up(false).lines().last(), Some("redlock_up 0"));
-        let (mut metrics, mut all) = (BTreeSet::new(), BTreeSet::new());
-        // `lines` would accept a carriage return.
-        let mut lines = text.strip_suffix('\n').unwrap().split('\n').peekable();
-        while let Some(help) = lines.next() {
-            let help = help.strip_prefix("# HELP ").unwrap();
-            let metric = help.split(' ').next().unwrap();
-            assert!(metrics.insert(metric), "{metric} again");
-            let is_total = metric.ends_with("_total");
-            let kind = if is_total { "counter" } else { "gauge" };
-            let kind = format!("# TYPE {metric} {kind}");
-            assert_eq!(lines.next(), Some(kind.as_str()));
-            while let Some(line) = lines.next_if(|line| !line.starts_with('#')) {
-                assert_eq!(series(line).0, metric);
-                assert!(all.insert(series(line)), "{line} again");
-            }
-        }
-        assert_eq!(metrics.len(), METRICS.lines().count() + 3);
-    }
 
     #[test]
     fn a_label_is_quoted() {

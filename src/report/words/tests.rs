@@ -1,18 +1,7 @@
-use super::*;
+use serde_json::json;
 
-fn holder(who: Who) -> Holder {
-    Holder {
-        fence: 1,
-        since_ms: 0,
-        limit: crate::protocol::Limit::EXCLUSIVE,
-        slot: 1,
-        waited: Duration::ZERO,
-        kept: None,
-        granted: false,
-        guards: 0,
-        who,
-    }
-}
+use super::*;
+use crate::protocol::golden::locks;
 
 /// Returns the state of a lock without a known holder.
 fn blocked() -> Busy {
@@ -33,10 +22,13 @@ fn blocked() -> Busy {
 }
 
 fn held_by(who: Who) -> Busy {
+    let mut holder = locks()[6].holds()[0].holder.clone();
+    holder.as_mut().unwrap().since_ms = 0;
+    holder.as_mut().unwrap().who = who;
     Busy {
         left: None,
         holders: 1,
-        holder: Some(holder(who)),
+        holder,
         ..blocked()
     }
 }
@@ -84,18 +76,11 @@ fn what_is_quoted_has_an_end() {
 
 #[test]
 fn a_narrow_terminal_shows_what_to_expect_rather_than_the_command() {
-    let command = ["./deploy.sh", "--region", "eu-west-1"];
-    let who = Who {
-        host: "fv-az1234-567.internal.cloudapp.net".into(),
-        user: "runner".into(),
-        pid: 4121,
-        command: command.map(String::from).into(),
-        instance: Some("i".into()),
-        ..Who::default()
-    };
+    let who = json!({"host": "fv-az1234-567.internal.cloudapp.net", "user": "runner", "pid": 4121,
+        "command": ["./deploy.sh", "--region", "eu-west-1"], "instance": "i"});
     let busy = Busy {
         now_ms: 80_000,
-        ..held_by(who)
+        ..held_by(serde_json::from_value(who).unwrap())
     };
     let line = |width: usize, usual: Option<u64>| {
         let outlook = Outlook {
@@ -164,19 +149,14 @@ fn what_is_left_of_a_hold_is_never_estimated_once_it_is_well_over_its_usual_leng
 
 #[test]
 fn a_waiter_behind_a_freeze_sees_how_long_it_lasts_at_any_width() {
-    let who = Who {
-        host: "ops-1".into(),
-        user: "root".into(),
-        pid: 4121,
-        reason: Some("switching to green".into()),
-        ..Who::default()
+    let who = json!({"host": "ops-1", "user": "root", "pid": 4121, "reason": "switching to green"});
+    let frozen = Frozen {
+        until_ms: 2_000_000,
+        since_ms: 1_000_000,
+        who: serde_json::from_value(who).unwrap(),
     };
     let busy = Busy {
-        frozen: Some(Frozen {
-            until_ms: 2_000_000,
-            since_ms: 1_000_000,
-            who,
-        }),
+        frozen: Some(frozen),
         ..blocked()
     };
     let line = |width| {

@@ -1,7 +1,7 @@
 //! Settings and connections. Tests can't change /etc/redlock.env without changing the machine; redlock reads it with the same
 //! code as the user's file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::support::prelude::*;
 
@@ -12,14 +12,9 @@ pub fn configured(text: &str) -> tempfile::TempDir {
     directory
 }
 
-/// Runs redlock with the configuration file of this directory.
-fn with_file(directory: &Path, words: &[&str]) -> Outcome {
-    outcome(redlock(words).env("XDG_CONFIG_HOME", directory))
-}
-
-/// Runs a COMMAND that prints "ran", with this configuration file.
+/// Runs a COMMAND that prints "ran", with the configuration file of this directory.
 fn run_with_file(directory: &Path) -> Outcome {
-    with_file(directory, words!("run a -- echo ran"))
+    outcome(redlock(words!("run a -- echo ran")).env("XDG_CONFIG_HOME", directory))
 }
 
 /// Asserts that COMMAND didn't run because of the configuration.
@@ -28,29 +23,21 @@ fn assert_refused(end: &Outcome, says: &str) {
     end.assert_printed(78, "").assert_says(says);
 }
 
+/// Words before a command that reads the configuration file in the directory "c" of its home.
+const BY_FILE: &str = "env -u REDLOCK_URL XDG_CONFIG_HOME=$HOME/c";
+
 #[test]
 fn the_environment_counts_before_the_users_file() {
     let redis = Redis::start();
-    let home = redis.dir.path();
-    for (directory, prefix) in [(".config", "file:"), ("xdg", "xdg:")] {
-        let url = redis.url();
-        let settings = format!("# ours\nREDLOCK_URL='{url}'\nexport REDLOCK_PREFIX=\"{prefix}\"\n");
-        fs::create_dir(home.join(directory)).unwrap();
-        fs::write(home.join(directory).join("redlock.env"), settings).unwrap();
-    }
-    let xdg = home.join("xdg");
-    let key = r#"redis-cli -s "$SOCKET" KEYS '*:a' | grep -v '{'"#;
-    for (variable, value, prefix) in [
-        ("HOME", home, "file"),
-        ("REDLOCK_PREFIX", Path::new("environment:"), "environment"),
-        ("XDG_CONFIG_HOME", xdg.as_path(), "xdg"),
-    ] {
-        let mut run = redlock(words!("run a -c", key));
-        run.env("SOCKET", redis.socket()).env("HOME", home);
-        let end = outcome(run.env(variable, value));
-        end.assert_code(0).assert_silent();
-        assert_eq!(end.stdout, format!("{prefix}:a\n"), "{variable}");
-    }
+    let (url, run) = (redis.url(), "env -u REDLOCK_URL redlock run a -- sh ~/key");
+    redis.play(&format!(
+        r#"0 mkdir ~/.config ~/xdg; echo "redis-cli -s ~/redis.sock KEYS '*:a' | grep -v '{{'" >~/key
+        0 printf '# ours\nREDLOCK_URL={url}\nexport REDLOCK_PREFIX="file:"\n' >~/.config/redlock.env
+        0 sed s/file:/xdg:/ ~/.config/redlock.env >~/xdg/redlock.env
+        0 [ "$({run})" = file:a ]
+        0 [ "$(REDLOCK_PREFIX=environment: {run})" = environment:a ]
+        0 [ "$(XDG_CONFIG_HOME=$HOME/xdg {run})" = xdg:a ]"#
+    ));
 }
 
 #[test]
@@ -63,7 +50,7 @@ fn a_mistake_in_the_file_is_78_and_named_with_its_line() {
         ("REDLOCK_NAME=hunter2", "1: unknown setting REDLOCK_NAME"),
         ("REDLOCK_E=hunter2", "1: unknown setting REDLOCK_E"),
     ] {
-        let end = with_file(configured(text).path(), &["status"]);
+        let end = run_with_file(configured(text).path());
         assert_refused(&end, &format!("/redlock.env:{says}"));
         assert!(!end.stderr.contains("hunter2"), "{end:?}");
     }
@@ -130,25 +117,19 @@ pub fn openssl(directory: &Path, arguments: &str) {
 #[test]
 fn the_password_of_a_configuration_file_goes_to_no_server_that_was_named_elsewhere() {
     let redis = Redis::with(&["--requirepass", "mine"]);
-    let file = configured("REDLOCK_URL=redis://127.0.0.1:1\nREDLOCK_PASSWORD_FILE=/nowhere\n");
-    let [wrong, right] = ["another", "mine"].map(|password| {
-        let path = file.path().join(password);
-        fs::write(&path, password).unwrap();
-        path.display().to_string()
-    });
-    let url = format!("redis://:mine@127.0.0.1:{}", redis.port);
-    let without = redis.tcp_url();
-    for (url, password_file, code, says) in [
-        (&url, "", 0, ""),
-        (&without, "", 77, "requires a password"),
-        // A typed URL takes precedence over the environment.
-        (&url, &wrong, 0, ""),
-        (&without, &right, 0, ""),
-    ] {
-        let line = "REDLOCK_PASSWORD_FILE={} -u {} run a -- true";
-        let end = with_file(file.path(), &words(line, &[password_file, url]));
-        end.assert_said(code, says);
-    }
+    let (url, without) = (
+        format!("redis://:mine@127.0.0.1:{}", redis.port),
+        redis.tcp_url(),
+    );
+    // A typed URL takes precedence over the environment.
+    redis.play(&format!(
+        r"0 mkdir ~/c; printf 'REDLOCK_URL=redis://h\nREDLOCK_PASSWORD_FILE=/nowhere\n' >~/c/redlock.env
+        0 umask 077; echo another >~/another; echo mine >~/right
+        0 {BY_FILE} redlock -u {url} run a -- true
+        77 {BY_FILE} redlock -u {without} run a -- true → requires a password
+        0 REDLOCK_PASSWORD_FILE=~/another {BY_FILE} redlock -u {url} run a -- true
+        0 REDLOCK_PASSWORD_FILE=~/right {BY_FILE} redlock -u {without} run a -- true"
+    ));
 }
 
 #[test]
@@ -170,16 +151,6 @@ pub fn set_mode(path: &Path, mode: u32) {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
     fs::set_permissions(path, mode).unwrap();
 }
-
-/// Creates a configuration file that names this server.
-fn with_a_url(redis: &Redis) -> (tempfile::TempDir, PathBuf) {
-    let directory = configured(&format!("REDLOCK_URL={}\n", redis.tcp_url()));
-    let file = directory.path().join("redlock.env");
-    (directory, file)
-}
-
-/// Words before a command that reads the configuration file in the directory "c" of its home.
-const BY_FILE: &str = "env -u REDLOCK_URL XDG_CONFIG_HOME=$HOME/c";
 
 #[test]
 fn a_configuration_file_that_others_may_write_is_refused() {
@@ -216,8 +187,9 @@ fn a_configuration_file_that_others_may_write_is_refused() {
 fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbours() {
     let user = some_or_return!(OtherUser::new());
     let redis = Redis::start();
-    let (directory, file) = with_a_url(&redis);
+    let directory = configured(&format!("REDLOCK_URL={}\n", redis.tcp_url()));
     let home = directory.path();
+    let file = home.join("redlock.env");
     set_mode(home, 0o755);
     let own = |path: &Path, owner: u32| std::os::unix::fs::chown(path, Some(owner), None).unwrap();
     let as_user = || {
@@ -340,36 +312,19 @@ fn a_configuration_file_on_a_read_only_mount_is_used_whatever_its_mode() {
 #[test]
 fn doctor_and_commands_without_settings_work_with_a_refused_configuration_file() {
     let redis = Redis::with(&["--appendonly", "yes"]);
-    let file = configured("REDLOCK_URL=redis://127.0.0.1:1\n");
-    let path = file.path().join("redlock.env");
-    set_mode(&path, 0o666);
-    let run = |words: &[&str]| with_file(file.path(), words);
-    let fence = file.path().join("fence");
-    for words in [
-        &["--version"][..],
-        &["--help"],
-        &["fence", fence.to_str().unwrap(), "7"],
-    ] {
-        run(words).assert_code(0).assert_silent();
-    }
-    // A mistyped line has its usual status too.
-    run(&["status", "--wrong"]).assert_code(64);
-    let examined = run(&["-u", &redis.url(), "doctor"]);
-    examined.assert_code(1).assert_silent();
-    let says = format!("chmod go-w {}", path.display());
-    assert_has(
-        &examined.stdout,
-        &[says.as_str(), "not fit to hold locks: 1 failure"],
-    );
-    // Without another URL, doctor examines the default server, but gives it no password.
-    let password = file.path().join("password");
-    fs::write(&password, "mine\n").unwrap();
-    let password = password.to_str().unwrap();
-    let examined = run(words!("REDLOCK_PASSWORD_FILE={} doctor", password));
-    assert!(matches!(examined.code(), Some(0 | 1)), "{examined:?}");
-    assert_has(&examined.stdout, &[says.as_str(), "127.0.0.1:6379"]);
-    // Doctor gives no advice about any server except the one that the file may name.
-    assert!(!examined.stdout.contains("REDLOCK_URL="), "{examined:?}");
+    let file = format!("{}/c/redlock.env", redis.dir.path().display());
+    let (url, says) = (redis.url(), format!("chmod go-w {file}"));
+    // A mistyped line has its usual status too. Without another URL, doctor examines the default server, but gives it no
+    // password, and no advice about any server except the one that the file may name.
+    redis.play(&format!(
+        "0 mkdir ~/c; echo REDLOCK_URL=redis://127.0.0.1:1 >{file}; chmod 666 {file}; echo mine >~/password
+        0 {BY_FILE} redlock --version; {BY_FILE} redlock --help && {BY_FILE} redlock fence ~/fence 7
+        64 {BY_FILE} redlock status --wrong → --wrong
+        1 {BY_FILE} redlock -u {url} doctor >~/out
+        0 grep -F '{says}' ~/out && grep 'not fit to hold locks: 1 failure' ~/out
+        0 REDLOCK_PASSWORD_FILE=~/password {BY_FILE} redlock doctor >~/out 2>&1; [ $? -le 1 ]
+        0 grep -F '{says}' ~/out && grep 127.0.0.1:6379 ~/out && ! grep REDLOCK_URL= ~/out"
+    ));
 }
 
 #[test]

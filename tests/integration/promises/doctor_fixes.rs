@@ -241,13 +241,13 @@ fn pasted_commands_add_the_acl_rules_that_are_missing() {
 }
 
 #[test]
-fn pasted_commands_add_the_acl_rules_of_a_cluster_on_each_node() {
-    let cluster = Cluster::with(&[], &["--appendonly", "yes"]);
+fn pasted_commands_add_acl_rules_to_each_node_of_a_cluster_and_announce_a_replicas_address() {
+    let cluster = Cluster::with(&[0], &["--appendonly", "yes", "--repl-timeout", "10"]);
     for node in &cluster.nodes {
         let user = words!("ACL SETUSER jobs reset resetchannels on >secret +hello");
         assert_eq!(node.cli(user), "OK");
     }
-    let place = Place::new(cluster.url().replace("://", "://jobs:secret@"), "secret");
+    let mut place = Place::new(cluster.url().replace("://", "://jobs:secret@"), "secret");
     for check in OF_RULES.split(' ') {
         let Some(line) = place.line(check, &[]) else {
             continue;
@@ -262,6 +262,13 @@ fn pasted_commands_add_the_acl_rules_of_a_cluster_on_each_node() {
     let examined = place.doctor(&[]);
     examined.only("fail", "");
     examined.says("messages ok: notifies");
+
+    place.settings.push(("REDLOCK_SYNC", "all".into()));
+    place.doctor(&[]).says("replicas ok: 1 in sync");
+    set(&cluster.nodes[3], "replica-announce-ip", "127.0.0.9");
+    cluster.nodes[3].cli(words!("CLIENT KILL TYPE master"));
+    place.repair_soon("replicas", "fail: 127.0.0.9:");
+    outcome(&mut cluster.redlock(words!("run REDLOCK_SYNC=all a -- true"))).assert_code(0);
 }
 
 #[test]
@@ -285,18 +292,6 @@ fn pasted_commands_prepare_sentinels_and_replicas_for_a_failover() {
     place.repair_soon("replicas", "fail: localhost:");
     set(&all.servers[all.primary()], "repl-timeout", "60");
     place.repair_soon("replicas", "warn: repl-timeout");
-}
-
-#[test]
-fn pasted_commands_have_a_replica_of_a_cluster_announce_its_address() {
-    let cluster = Cluster::with(&[0], &["--appendonly", "yes", "--repl-timeout", "10"]);
-    let mut place = Place::new(cluster.url(), "");
-    place.settings.push(("REDLOCK_SYNC", "all".into()));
-    place.doctor(&[]).says("replicas ok: 1 in sync");
-    set(&cluster.nodes[3], "replica-announce-ip", "127.0.0.9");
-    cluster.nodes[3].cli(words!("CLIENT KILL TYPE master"));
-    place.repair_soon("replicas", "fail: 127.0.0.9:");
-    outcome(&mut cluster.redlock(words!("run REDLOCK_SYNC=all a -- true"))).assert_code(0);
 }
 
 #[test]

@@ -418,30 +418,26 @@ fn the_dashboard_shows_each_metric_that_there_is_and_no_other() {
 fn the_dashboard_counts_each_run_in_one_interval() {
     let mut promtool = some_or_return!(promtool());
     let expressions = expressions();
-    let of_runs = expressions.iter().find(|expr| expr.contains("_runs_total"));
+    let mut of_runs = expressions.iter().filter(|it| it.contains("_runs_total"));
+    let of_runs = of_runs.next().unwrap();
     // Each lock has one run, which ends between a different pair of scrapes. 20 scrapes are within 5 minutes.
-    let scrapes = 1..=60;
-    let series = |end: u32| {
-        json!({
-            "series": format!("redlock_runs_total{{lock=\"lock-{end}\",result=\"lost\"}}"),
+    let (mut series, mut expected) = (Vec::new(), Vec::new());
+    for end in 1..=60_u32 {
+        let lock = format!("lock-{end}");
+        series.push(json!({
+            "series": format!("redlock_runs_total{{lock=\"{lock}\",result=\"lost\"}}"),
             "values": format!("0+0x{} 1+0x60", end - 1),
-        })
-    };
-    let expected = |end: u32, interval: u32| {
-        let is_in_it = end.div_ceil(20) == interval;
-        json!({
-            "expr": format!("round({})", of_runs.unwrap().replace("a|b", &format!("lock-{end}"))),
-            "eval_time": format!("{}s", 300 * interval + 7),
-            "exp_samples": [{"labels": "{result=\"lost\"}", "value": u8::from(is_in_it)}],
-        })
-    };
-    let tests = json!([{
-        "interval": "15s",
-        "input_series": scrapes.clone().map(series).collect::<Vec<_>>(),
-        "promql_expr_test": scrapes
-            .flat_map(|end| (1..=3).map(move |interval| expected(end, interval)))
-            .collect::<Vec<_>>(),
-    }]);
+        }));
+        for interval in 1..=3 {
+            let count = u8::from(end.div_ceil(20) == interval);
+            expected.push(json!({
+                "expr": format!("round({})", of_runs.replace("a|b", &lock)),
+                "eval_time": format!("{}s", 300 * interval + 7),
+                "exp_samples": [{"labels": "{result=\"lost\"}", "value": count}],
+            }));
+        }
+    }
+    let tests = json!([{"interval": "15s", "input_series": series, "promql_expr_test": expected}]);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("test.json");
     fs::write(&file, json!({ "tests": tests }).to_string()).unwrap();

@@ -42,7 +42,8 @@ impl Releases {
         let mut dist = Command::new(root().join("scripts/dist"));
         dist.args([&stripped, &path]).args(kinds);
         // Without a time limit, because compression may take long.
-        let packaged = dist.env_remove("SOURCE_DATE_EPOCH").output().unwrap();
+        dist.env_remove("SOURCE_DATE_EPOCH");
+        let packaged = dist.env("DPKG_DEB_COMPRESSOR_LEVEL", "1").output().unwrap();
         Outcome::from(packaged).assert_code(0);
         Self {
             path,
@@ -120,10 +121,6 @@ pub fn text(path: &Path) -> &str {
 fn checksum(file: &Path) -> String {
     let line = run(&["sha256sum", text(file)]).stdout;
     line.split(' ').next().unwrap().to_owned()
-}
-
-fn is_debian() -> bool {
-    Path::new("/etc/debian_version").exists()
 }
 
 /// Returns a command that runs as root, or in a user namespace that looks like it.
@@ -227,7 +224,7 @@ fn the_tarball_is_unpacked_below_a_prefix() {
 
 #[test]
 fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places() {
-    return_unless!(is_debian());
+    return_unless!(Path::new("/etc/debian_version").exists());
     let releases = Releases::with(&["deb"]);
     let deb = releases.file(".deb");
     let field = |name: &str| {
@@ -306,7 +303,6 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
         ended.assert_said(code, why);
         assert_empty(work.path());
     };
-    refused(&releases.url(), &wrong, 65, &wrong);
     refused(&releases.url(), &wrong, 65, "checksum mismatch");
     refused("file:///nowhere", "", 69, "can't download");
 
@@ -414,7 +410,6 @@ fn an_installer_that_was_downloaded_in_part_does_nothing() {
     let work = TempDir::new().unwrap();
     let prefix = work.path().join("prefix");
     let script = fs::read_to_string(root().join("ci/install.sh")).unwrap();
-    let lines: Vec<&str> = script.lines().collect();
     let run = |part: &str| {
         let mut sh = Command::new("sh");
         sh.args(["-c", "printf %s \"$1\" | sh -s -- \"$2\"", "sh", part])
@@ -423,8 +418,8 @@ fn an_installer_that_was_downloaded_in_part_does_nothing() {
             .env("TMPDIR", work.path());
         outcome(&mut sh)
     };
-    for end in 0..lines.len() {
-        run(&lines[..end].join("\n"));
+    for (end, _) in script.trim_end().match_indices('\n') {
+        run(&script[..end]);
         assert_empty(work.path());
     }
     run(&script).assert_code(0);
@@ -432,23 +427,21 @@ fn an_installer_that_was_downloaded_in_part_does_nothing() {
 }
 
 /// A GitHub job on a machine without redlock.
-pub struct GithubJob {
-    directory: PathBuf,
-    variables: Vec<(String, String)>,
+pub struct GithubJob<'a> {
+    directory: &'a Path,
+    variables: &'a [(&'a str, &'a str)],
 }
 
-impl GithubJob {
+impl<'a> GithubJob<'a> {
     /// Creates a job in this directory, with these variables.
-    pub fn new(directory: &Path, variables: &[(&str, &str)]) -> Self {
-        let temporary = directory.join("runner-temp");
-        fs::create_dir_all(&temporary).unwrap();
-        fs::write(temporary.join("path"), "").unwrap();
-        let variables = variables.iter();
-        let variables = variables.map(|&(name, value)| (name.to_owned(), value.to_owned()));
-        Self {
-            directory: directory.to_owned(),
-            variables: variables.collect(),
-        }
+    pub fn new(directory: &'a Path, variables: &'a [(&'a str, &'a str)]) -> Self {
+        let job = Self {
+            directory,
+            variables,
+        };
+        fs::create_dir_all(job.temporary()).unwrap();
+        fs::write(job.temporary().join("path"), "").unwrap();
+        job
     }
 
     fn temporary(&self) -> PathBuf {
@@ -460,25 +453,24 @@ impl GithubJob {
         let temporary = self.temporary();
         let file = script(&temporary, "step.sh", run);
         let added = fs::read_to_string(temporary.join("path")).unwrap();
-        let system = std::env::var("PATH").unwrap();
         // GitHub puts the latest addition first.
-        let path = added
-            .lines()
-            .fold(system, |path, line| format!("{line}:{path}"));
+        let mut path = std::env::var("PATH").unwrap();
+        for line in added.lines() {
+            path = format!("{line}:{path}");
+        }
         let mut command = Command::new("sh");
         command
             .arg("-e")
             .arg(file)
             .env_clear()
-            .envs(self.variables.iter().map(|(name, value)| (name, value)))
-            .envs(variables.iter().copied())
+            .envs(self.variables.iter().chain(variables).copied())
             .env("PATH", path)
-            .env("HOME", &self.directory)
+            .env("HOME", self.directory)
             .env("TMPDIR", &temporary)
             .env("RUNNER_TEMP", &temporary)
             .env("GITHUB_PATH", temporary.join("path"))
             .env("GITHUB_ACTION_PATH", root())
-            .current_dir(&self.directory);
+            .current_dir(self.directory);
         without_terminal(&mut command);
         command
     }
@@ -583,7 +575,7 @@ fn inputs_of_the_action_are_never_run() {
         ("redis-url", &url),
         ("releases", &releases),
     ];
-    for evil in ["$(TOUCH)", "`TOUCH`", "\"; TOUCH; \"", "'; TOUCH; '"] {
+    for evil in ["$(TOUCH)`TOUCH`", "\"; TOUCH; \"'; TOUCH; '"] {
         let evil = &*evil.replace("TOUCH", &touch);
         for input in "name args reason redis-url releases version sha256".split(' ') {
             // If the installation fails, that step is the last.

@@ -76,11 +76,6 @@ impl Sandbox {
         command
     }
 
-    /// Returns the only holder, from `status --json`.
-    fn holder(&self) -> Value {
-        json(&self.redis, "status --json")[0]["holders"][0].clone()
-    }
-
     /// Lets all scripts go on that wait at the `GATE`.
     pub fn open_the_gate(&self) {
         fs::write(self.dir().join("go"), "").unwrap();
@@ -207,7 +202,7 @@ fn github_actions() {
         GithubJob::new(sandbox.dir(), &variables).uses(&with)
     };
     let deploy = Running::ready(&mut step("7"));
-    let holder = sandbox.holder();
+    let holder = &json(&sandbox.redis, "status --json")[0]["holders"][0];
     assert_eq!(holder["url"], "https://github.com/o/r/actions/runs/77");
     // A branch may have a name like an option.
     assert_eq!(holder["reason"], "-x");

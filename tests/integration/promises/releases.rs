@@ -149,13 +149,7 @@ fn one_line_installs_a_release_from_its_home() {
     assert_is_this_version(&prefix.join("bin/redlock"));
     let version = format!("v{VERSION}");
     install(&[("REDLOCK_VERSION", &version)]).assert_code(0);
-    let missing = install(&[("REDLOCK_VERSION", "99.0.0")]);
-    let says = "can't download SHA256SUMS";
-    missing.assert_said(69, says);
     install(&[("REDLOCK_VERSION", "1,e")]).assert_code(64);
-    fs::write(uploaded.tarball(), "changed").unwrap();
-    let refused = install(&[]);
-    refused.assert_said(65, "checksum mismatch");
 }
 
 #[test]

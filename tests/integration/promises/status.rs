@@ -3,8 +3,6 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use serde_json::json;
-
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy};
 
@@ -23,24 +21,6 @@ fn status(redis: &Redis, words: &str) -> String {
 
 fn as_json(redis: &Redis, words: &str) -> Value {
     serde_json::from_str(&status(redis, &format!("--json {words}"))).unwrap()
-}
-
-#[test]
-fn in_json_no_lease_was_renewed_before_its_lock_was_held() {
-    let redis = Redis::start();
-    let now = redis.cli(&["TIME"]);
-    let since = format!("{}999", now.lines().next().unwrap());
-    // According to the remaining time, the lease began more than a second earlier.
-    redis.cli(&["SET", "redlock:a", "token", "PX", "58000"]);
-    let who = r#"{"host":"h","ttl":60000,"instance":"i"}"#;
-    let entry = format!("1 {since} 1 1 0 held {who}");
-    redis.cli(&["HSET", "{redlock:a}:meta", "token", &entry]);
-    wait_until("the clock has passed that moment", || {
-        redis.cli(&["TIME"]).lines().next() != now.lines().next()
-    });
-    let holder = &as_json(&redis, "a")[0]["holders"][0];
-    assert!(holder["since"].is_string(), "{holder}");
-    assert_eq!(holder["renewed_at"], holder["since"]);
 }
 
 #[test]
@@ -75,12 +55,12 @@ fn arguments_that_are_not_utf_8_reach_the_command_unchanged() {
 }
 
 #[test]
-fn ten_thousand_locks_are_listed_by_name_without_walking_the_keyspace() {
+fn thousands_of_locks_are_listed_by_name_without_walking_the_keyspace() {
     let redis = Redis::start();
     let who = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"command":["./deploy.sh","--to","production"],"ttl":600000,"instance":"5b0c2a3e-8d4f-4a6b-9c1d-2e3f4a5b6c7d:4026531836:27523:123456789:27000:0:4026531837:4026531834"}"#;
     let script = "
         local now = redis.call('TIME')[1] * 1000
-        for n = 1, 10000 do
+        for n = 1, 2500 do
             local token = string.format('%032d:ci-7:27523', n)
             redis.call('SET', 'redlock:lock-' .. n, token, 'PX', 600000)
             redis.call('HSET', '{redlock:lock-' .. n .. '}:meta', token, n .. ' ' .. now .. ' 1 1 0 held ' .. ARGV[1])
@@ -88,11 +68,11 @@ fn ten_thousand_locks_are_listed_by_name_without_walking_the_keyspace() {
         end";
     redis.cli(&["EVAL", script, "0", who]);
     let names = status(&redis, "--names-only");
-    assert!((1..=10_000).map(|n| format!("lock-{n}")).eq(names.lines()));
-    assert_eq!(status(&redis, "").lines().count(), 10_001);
+    assert!((1..=2500).map(|n| format!("lock-{n}")).eq(names.lines()));
+    assert_eq!(status(&redis, "").lines().count(), 2501);
     let list = as_json(&redis, "");
     let locks = list.as_array().unwrap();
-    assert_eq!(locks.len(), 10_000);
+    assert_eq!(locks.len(), 2500);
     assert!(locks.iter().all(|lock| lock["holders"][0]["pid"] == 27_523));
     assert_eq!(redis.calls("scan"), 0);
 }
@@ -192,7 +172,7 @@ fn a_pattern_shows_the_locks_in_use_that_match_sorted_as_people_count() {
     assert_eq!(as_json(&redis, "n*y")[0]["name"], "nightly");
     let none = status(&redis, "x* y?");
     assert_eq!(none, "no lock in use matches \"x*\" or \"y?\"\n");
-    assert_eq!(as_json(&redis, "x*"), json!([]));
+    assert_eq!(status(&redis, "--json x*"), "[]\n");
 }
 
 #[test]
@@ -226,66 +206,6 @@ fn a_lock_by_its_name_is_shown_with_lines_to_type_and_in_a_pipe_nothing_is_cut()
 }
 
 #[test]
-fn a_holder_that_does_not_renew_is_seen_and_a_lock_that_no_process_renews_is_no_alarm() {
-    let redis = Redis::start();
-    let run = held(&redis, "--ttl 12s stuck");
-    ends(&redis, "acquire script").assert_code(0);
-    assert!(!status(&redis, "").contains("overdue"));
-    run.suspend();
-    wait_until("it is seen", || {
-        status(&redis, "s*").contains("s overdue  ")
-    });
-    let detail = status(&redis, "stuck script");
-    let texts = [
-        "s overdue: its host may be down",
-        "not renewed, expires in ",
-    ];
-    assert_has(&detail, &texts);
-    let row = status(&redis, "scr*");
-    let is_alarm = row.contains("overdue");
-    assert!(row.contains("(expires in ") && !is_alarm, "{row}");
-    let json = as_json(&redis, "stuck script");
-    assert!(json[0]["holders"][0]["renewed_at"].is_string(), "{json}");
-    assert_eq!(json[1]["holders"][0]["renewed_at"], Value::Null);
-    run.resume();
-}
-
-#[test]
-fn a_waiter_that_was_handed_the_lock_is_no_holder_before_it_confirms_that_and_no_alarm() {
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let waiter = queued(&redis, words!("run --ttl 1m a -- sleep 60"));
-    let _next = queued(&redis, &["run", "a", "--", "true"]);
-    waiter.suspend();
-    holder.end();
-    // The grant would end in a moment, too soon for a busy machine.
-    redis.cli(&["PEXPIRE", "redlock:a", "30000"]);
-    let lock = &as_json(&redis, "a")[0];
-    // The lock isn't free, either.
-    assert!(
-        lock["holders"] == json!([]) && lock["held"] == true,
-        "{lock}"
-    );
-    let first = &lock["waiters"][0];
-    assert_eq!(first["pid"], waiter.pid());
-    assert!(first["granted"] == true && first["position"] == 0, "{lock}");
-    let second = &lock["waiters"][1];
-    assert!(
-        second["granted"] == false && second["position"] == 1,
-        "{lock}"
-    );
-    let rows = status(&redis, "");
-    assert!(
-        rows.contains("granted") && !rows.contains("overdue"),
-        "{rows}"
-    );
-    waiter.resume();
-    wait_until("it is a holder", || {
-        as_json(&redis, "a")[0]["holders"][0]["pid"] == waiter.pid()
-    });
-}
-
-#[test]
 fn a_name_that_is_used_while_names_are_listed_hides_no_other_one() {
     let redis = Redis::start();
     // A page has 1,000 names.
@@ -305,6 +225,6 @@ fn a_name_that_is_used_while_names_are_listed_hides_no_other_one() {
     });
     let mut status = redis.redlock(words!("status --json"));
     let listed = outcome(status.env("REDLOCK_URL", proxy.url()));
-    let listed: Vec<serde_json::Value> = serde_json::from_str(&listed.stdout).unwrap();
+    let listed: Vec<Value> = serde_json::from_str(&listed.stdout).unwrap();
     assert_eq!((listed.len(), proxy.count("ZRANGEBYSCORE")), (1010, 2));
 }

@@ -146,21 +146,16 @@ fn with_no_wait_stop_returns_while_the_command_still_ends() {
 #[test]
 fn a_lock_that_nobody_holds_can_neither_be_stopped_nor_released() {
     let redis = Redis::start();
-    for line in ["stop a", "release --force a"] {
-        answers(&redis, line, 79, "lock \"a\" was never used");
-    }
-    outcome(&mut redis.run("a", "true")).assert_code(0);
-    for line in [
-        "stop a",
-        "release --force a",
-        "release a",
-        "REDLOCK_TOKEN=mine release a",
-    ] {
-        answers(&redis, line, 79, "lock \"a\" is not held");
-    }
-    answers(&redis, "release", 64, "no lock NAME given");
-    redis.cli(&["HSET", "redlock:a", "field", "theirs"]);
-    answers(&redis, "stop a", 79, "is not a lock");
+    redis.play(
+        "0 redlock run a -- true
+        79 redlock stop a → lock \"a\" is not held
+        79 redlock release --force a → lock \"a\" is not held
+        79 redlock release a → lock \"a\" is not held
+        79 REDLOCK_TOKEN=mine redlock release a → lock \"a\" is not held
+        64 redlock release → no lock NAME given
+        HSET redlock:a field theirs
+        79 redlock stop a → is not a lock",
+    );
 }
 
 #[test]
@@ -202,13 +197,6 @@ fn asking(redis: &Redis) -> Terminal {
     terminal
 }
 
-/// Asserts that the terminal has shown this text.
-#[track_caller]
-fn assert_shown(terminal: &Terminal, text: &str) {
-    let shown = &terminal.shown;
-    assert!(shown.contains(text), "no {text:?} in {shown:?}");
-}
-
 #[test]
 fn on_a_terminal_force_shows_the_holder_and_asks_and_only_a_yes_frees_also_over_a_new_connection() {
     let redis = Redis::start();
@@ -221,13 +209,12 @@ fn on_a_terminal_force_shows_the_holder_and_asks_and_only_a_yes_frees_also_over_
         ("Yes\n", 0, "forced free"),
     ] {
         let mut terminal = asking(&redis);
-        assert_shown(&terminal, &whose);
-        assert_shown(&terminal, "s ago; `redlock stop a` waits");
+        assert_has(&terminal.shown, &[&whose, "s ago; `redlock stop a` waits"]);
         assert!(redis.is_held("a"));
         redis.cli(words!("CLIENT KILL TYPE normal SKIPME yes"));
         terminal.type_in(answer);
         assert_eq!(terminal.finish().code(), Some(code), "{answer:?}");
-        assert_shown(&terminal, text);
+        assert_has(&terminal.shown, &[text]);
         assert_eq!(redis.is_held("a"), code != 0, "{answer:?}");
     }
     run.run.finish().assert_exited(79);
@@ -248,7 +235,7 @@ fn a_yes_frees_only_the_holder_that_was_shown_and_with_yes_or_an_id_there_is_no_
     for option in [&by_id, "--yes"] {
         let mut terminal = on_terminal(&redis, &format!("release --force {option} a"));
         assert_eq!(terminal.finish().code(), Some(0));
-        assert_shown(&terminal, "forced free");
+        assert_has(&terminal.shown, &["forced free"]);
         assert!(!terminal.shown.contains("[y/N]"), "{}", terminal.shown);
         assert!(!redis.is_held("a"));
         std::mem::replace(&mut holder, start())
@@ -309,7 +296,10 @@ fn a_suspended_waiter_whose_grant_was_forced_away_or_stopped_gives_up_when_it_go
             // The grant would end in a moment, too soon for a busy machine.
             redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
         }
-        let granted = &shown(&redis, "waiters")[0];
+        // The lock isn't free, but nobody holds it before the grant is confirmed.
+        let lock = &json(&redis, "status --json a")[0];
+        assert!(lock["held"] == true && lock["holders"][0].is_null());
+        let granted = &lock["waiters"][0];
         assert!(granted["id"] == *id && granted["granted"] == true);
         // Its command might start on a younger grant.
         let until = now() + Duration::from_millis(150);
@@ -370,10 +360,6 @@ fn stop_announces_the_kill_only_of_a_run_that_has_seen_the_request() {
 #[test]
 fn stop_of_a_suspended_holder_says_how_long_it_has_not_renewed_and_what_frees_the_lock() {
     let redis = Redis::start();
-    let run = Gated::start(&redis, &["--ttl", "6s", "a"]).ready();
-    run.run.suspend();
-    answers(&redis, "stop a", 79, "no sign of life from ");
-
     let run = Gated::start(&redis, &["--ttl", "14s", "b"]).ready();
     run.run.suspend();
     let status = || ends(&redis, "status b").stdout;
@@ -397,18 +383,18 @@ fn stop_reports_a_silent_holder_whose_kill_is_overdue_and_an_interrupt_leaves_th
     let mut terminal = on_terminal(&redis, "stop a");
     terminal.wait_until("the line", |shown| shown.contains("no sign of life from "));
     let line = "; to free lock \"a\" now: redlock release --force --id ";
-    assert_shown(&terminal, line);
+    assert_has(&terminal.shown, &[line]);
     terminal.type_in("\x03");
     let status = terminal.finish();
     assert_eq!(status.signal(), Some(libc::SIGINT));
-    assert_shown(&terminal, "interrupted, but the request stands: ");
+    assert_has(&terminal.shown, &["interrupted, but the request stands: "]);
     run.run.resume();
     run.run.finish().assert_exited(79);
 }
 
 #[test]
 fn stop_says_when_any_holder_lost_its_lock_before_its_command_had_ended() {
-    let each = |count: usize, lost: usize| {
+    side_by_side([(1, 0), (2, 0), (2, 1)], |(count, lost)| {
         let redis = Redis::start();
         let options = format!("--slots {count} --ttl 6s -k 1s a");
         let run = || Running::ready(&mut redis.run(&options, IDLE));
@@ -416,11 +402,10 @@ fn stop_says_when_any_holder_lost_its_lock_before_its_command_had_ended() {
         holders[lost].suspend();
         let line = if count > 1 { "stop --all a" } else { "stop a" };
         let text = "its lease expired before its command had ended; the command may still run";
-        answers(&redis, line, 79, text);
+        answers(&redis, line, 79, text).assert_says("no sign of life from ");
         holders[lost].resume();
         all_end(holders, 79);
-    };
-    side_by_side([(1, 0), (2, 0), (2, 1)], |(count, lost)| each(count, lost));
+    });
 }
 
 #[test]

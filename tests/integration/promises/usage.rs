@@ -47,19 +47,6 @@ fn a_line_that_would_take_the_wrong_lock_is_corrected() {
         shell(line).assert_code(status);
         redis.cli(&["FLUSHALL"]);
     }
-    for line in ["run -w 1h 30m a", "run --ttl=1m 30s a", "run -t 5 min a"] {
-        let end = ends(&redis, &format!("{line} -- true"));
-        end.assert_said(64, "a TIME is one word");
-    }
-    // In other places such a word is a name.
-    for line in [
-        "run 5m -w 1h -- true",
-        "run -w1h a 5m -- true",
-        "run -w 5 30 -- true",
-        "run m -- true",
-    ] {
-        ends(&redis, line).assert_code(0).assert_silent();
-    }
 }
 
 #[test]
@@ -188,7 +175,7 @@ fn output_that_cannot_be_written_is_an_error() {
 #[test]
 fn names_of_other_tools_work() {
     let redis = Redis::start();
-    let _held = held(&redis);
+    let _held = Gated::start(&redis, &["a"]).ready();
     for line in ["ls --names-only", "ps --names-only"] {
         assert_eq!(ends(&redis, line).assert_code(0).stdout, "a\n");
     }
@@ -209,15 +196,10 @@ fn names_of_other_tools_work() {
     }
 }
 
-/// Starts a run that holds the lock "a".
-fn held(redis: &Redis) -> Running {
-    Running::ready(&mut redis.run("a", "echo ready; exec sleep 60"))
-}
-
 #[test]
-fn a_number_alone_counts_seconds_and_0_is_no_wait() {
+fn a_number_alone_counts_seconds_and_0_is_no_wait_and_no_time_out() {
     let redis = Redis::start();
-    let _held = held(&redis);
+    let _held = Gated::start(&redis, &["a"]).ready();
     let wait = |duration: &str| -> Duration {
         let start = Instant::now();
         ends(&redis, &format!("run -w {duration} a -- true")).assert_code(75);
@@ -230,6 +212,7 @@ fn a_number_alone_counts_seconds_and_0_is_no_wait() {
     let before = redis.calls("subscribe");
     wait("0");
     assert_eq!(redis.calls("subscribe"), before, "it doesn't queue");
+    ends(&redis, "run -t 0 b -- true").assert_code(0);
 }
 
 #[test]
@@ -249,24 +232,15 @@ fn months_and_years_are_refused_with_what_to_write() {
         ("", such),
     ] {
         let shown = mistake(words!("run -t {} a -- true", duration));
-        assert!(shown.contains("'--max-runtime <TIME>'"), "{shown}");
-        assert!(shown.contains(says), "{shown}");
+        assert_has(&shown, &["'--max-runtime <TIME>'", says]);
         // An empty variable is like an unset one.
         if !duration.is_empty() {
             let line = "REDLOCK_MAX_RUNTIME={} run a -- true";
             let end = outcome(&mut redlock(&words(line, &[duration])));
-            end.assert_said(78, says);
-            end.assert_says("redlock: REDLOCK_MAX_RUNTIME");
+            end.assert_said(78, says)
+                .assert_says("redlock: REDLOCK_MAX_RUNTIME");
         }
     }
-}
-
-#[test]
-fn time_out_0_is_none_and_the_message_names_the_option() {
-    let redis = Redis::start();
-    ends(&redis, "run -t 0 a -- true").assert_code(0);
-    let says = "ran longer than --max-runtime 200ms";
-    ends(&redis, "run -t 0.2 a -- sleep 60").assert_said(124, &format!("{says}; "));
 }
 
 /// Returns the output on a terminal of 80 columns.
@@ -338,12 +312,6 @@ fn the_help_of_run_lists_the_exit_statuses_of_its_manual() {
 const SETTINGS_ONLY: &str = "PREFIX PASSWORD_FILE TLS_CA TLS_CERT TLS_KEY REDIS_TIMEOUT SYNC SYNC_TIMEOUT \
                              REPAIR_TTL HISTORY_SIZE ON_LOST JITTER WHO SHOW HOOK";
 
-/// Returns a command's long help with single spaces.
-fn help(command: &str) -> String {
-    let help = outcome(&mut redlock(&[command, "--help"])).stdout;
-    help.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
 #[test]
 fn settings_that_are_no_options_are_in_their_section_of_the_manual_and_are_answered_when_typed() {
     let root = crate::generated::root();
@@ -372,22 +340,14 @@ fn settings_that_are_no_options_are_in_their_section_of_the_manual_and_are_answe
         }
     }
     for command in ["run", "guard", "acquire", "extend"] {
-        let help = help(command);
-        assert!(help.contains("SETTINGS in redlock(1)"), "{help}");
+        let help = outcome(&mut redlock(&[command, "--help"])).stdout;
+        let words: Vec<&str> = help.split_whitespace().collect();
+        assert_has(&words.join(" "), &["SETTINGS in redlock(1)"]);
     }
 }
 
-/// Settings that are options too, each with a command that has the option.
-const BOTH: [(&str, &str); 8] = [
-    ("URL", "run"),
-    ("QUIET", "run"),
-    ("VERBOSE", "run"),
-    ("TTL", "acquire"),
-    ("KILL_AFTER", "guard"),
-    ("MAX_RUNTIME", "run"),
-    ("ON_UNREACHABLE", "run"),
-    ("REASON", "acquire"),
-];
+/// Settings that are options too.
+const BOTH: &str = "URL QUIET VERBOSE TTL KILL_AFTER MAX_RUNTIME ON_UNREACHABLE REASON";
 
 #[test]
 fn the_help_names_the_variables_of_eight_options_and_no_others() {
@@ -405,18 +365,13 @@ fn the_help_names_the_variables_of_eight_options_and_no_others() {
             }
         }
     }
-    assert_eq!(named, BOTH.map(|(name, _)| name.to_owned()).into());
-    for (name, command) in BOTH {
-        let help = help(command);
-        assert!(help.contains(&format!("[env: REDLOCK_{name}]")), "{name}");
-    }
+    assert_eq!(named, BOTH.split(' ').map(str::to_owned).collect());
 }
 
 #[test]
 fn a_wrong_value_of_a_setting_is_refused_by_each_command_and_says_where_it_is_set() {
-    let texts = "PREFIX PASSWORD_FILE TLS_CA TLS_CERT TLS_KEY WHO HOOK".split(' ');
-    let texts: BTreeSet<&str> = texts.collect();
-    let settings = SETTINGS_ONLY.split(' ').chain(BOTH.map(|(name, _)| name));
+    let texts = words("PREFIX PASSWORD_FILE TLS_CA TLS_CERT TLS_KEY WHO HOOK", &[]);
+    let settings = SETTINGS_ONLY.split(' ').chain(BOTH.split(' '));
     for setting in settings.filter(|setting| !texts.contains(setting)) {
         let variable = format!("REDLOCK_{setting}");
         let wrong = if setting == "REASON" { " " } else { "wrong" };
@@ -439,7 +394,7 @@ fn a_wrong_value_of_a_setting_is_refused_by_each_command_and_says_where_it_is_se
 }
 
 #[test]
-fn a_house_setting_does_what_its_option_does() {
+fn a_house_setting_does_what_its_option_does_unless_that_is_typed() {
     let redis = Redis::start();
     let ttl = |settings: &str| -> u64 {
         let line = format!("{settings}run a -c");
@@ -457,32 +412,16 @@ fn a_house_setting_does_what_its_option_does() {
     outcome(&mut redis.redlock(&words(line, &[stubborn]))).assert_said(124, "--max-runtime 200ms");
     let line = "REDLOCK_REASON={} run b -- redlock status --json b";
     let end = outcome(&mut redis.redlock(&words(line, &["release 1.2"])));
-    assert!(end.stdout.contains("release 1.2"), "{end:?}");
-    let mut no_setting = redis.redlock(&["run", "c"]);
+    assert_has(&end.stdout, &["release 1.2"]);
+    let line = "REDLOCK_REASON=setting run -m option b -- redlock status --json b";
+    assert_has(&ends(&redis, line).stdout, &["\"reason\":\"option\""]);
+    // Only a keeper kills anything, and help doesn't read settings.
+    ends(&redis, "REDLOCK_KILL_AFTER=1 acquire c").assert_code(0);
+    ends(&redis, "REDLOCK_TTL=x run -h").assert_code(0);
+    let mut no_setting = redis.redlock(&["run", "d"]);
     outcome(no_setting.env("REDLOCK_SHELL", "echo from the setting")).assert_printed(64, "");
     let line = "REDLOCK_ON_UNREACHABLE=run REDLOCK_URL=redis://127.0.0.1:1 run a -- true";
     outcome(&mut redlock(&words(line, &[]))).assert_code(0);
-}
-
-#[test]
-fn a_typed_option_overrides_the_environment_and_that_a_file() {
-    let redis = Redis::start();
-    let file = configured("REDLOCK_REASON=file\n");
-    for (line, reason) in [
-        ("run a", "file"),
-        ("REDLOCK_REASON=environment run a", "environment"),
-        ("REDLOCK_REASON=environment run -m option a", "option"),
-    ] {
-        let script = ["-c", "redlock status --json \"$REDLOCK_NAME\""];
-        let mut run = redis.redlock(&words(line, &script));
-        let end = outcome(run.env("XDG_CONFIG_HOME", file.path()));
-        let status: Value = serde_json::from_str(&end.assert_code(0).stdout).unwrap();
-        assert_eq!(status[0]["holders"][0]["reason"], reason);
-    }
-    // Only a keeper kills anything.
-    ends(&redis, "REDLOCK_KILL_AFTER=1 acquire b").assert_code(0);
-    // Help doesn't read settings.
-    ends(&redis, "REDLOCK_TTL=x run -h").assert_code(0);
 }
 
 #[test]
