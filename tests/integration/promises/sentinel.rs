@@ -351,7 +351,7 @@ fn on_a_primary_that_is_cut_off_with_its_holder_the_command_is_dead_before_anoth
         command
     };
     assert_dead_in_time(all.home.path(), on(0), on(1), || network.cut(0));
-    network.mend(0);
+    network.heal();
     all.wait_until_whole();
 }
 
@@ -786,7 +786,7 @@ fn over_tls_a_primary_that_is_named_by_its_ip_is_reached_by_the_urls_name_of_tha
         cert.display(),
         key.display(),
     );
-    let _sentinel = Sentinel::start("127.0.0.1".into(), port, &text, Vec::new(), Vec::new());
+    let _sentinel = Sentinel::start("127.0.0.1".into(), port, &text, Vec::new());
     let url = format!("rediss-sentinel://localhost:{port}/{MASTER}");
     let ca = cert.to_str().unwrap();
     let words = words!("-u {} REDLOCK_TLS_CA={} run -w 30s a -- echo ran", &url, ca);
