@@ -512,4 +512,4 @@ fn ms(duration: Duration) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;
