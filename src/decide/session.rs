@@ -1055,6 +1055,8 @@ mod tests {
             "usual | 0 INT = … | 10 killed:2 = … | 10 tree = Finish(Interrupted(2))
             usual | 0 TERM = … | 10 killed:15 = … | 10 tree = Finish(Interrupted(15))
             usual | 0 TERM = … | 10 killed:1 = … | 10 tree = Finish(Signal(1))
+            usual | 0 INT = … | 10 TERM = … | 20 killed:2 = … | 20 tree = Finish(Interrupted(2))
+            usual | 0 INT = … | 10 TERM = … | 20 killed:15 = … | 20 tree = Finish(Interrupted(15))
             usual | 10 killed:15 = … | 10 tree = Finish(Signal(15))
             usual | 0 INT = … | 10 ended:130 = … | 10 tree = Finish(Command(130))",
         );
@@ -1095,17 +1097,6 @@ mod tests {
         let mut run = Run::without_lock(with(|it| it.timeout = Some(Duration::from_secs(1))));
         assert_eq!(run.tick(1_000), "Terminate(Timeout, Unknown)");
         assert_eq!(run.dead_by(), None);
-    }
-
-    #[test]
-    fn of_several_signals_redlock_ends_by_the_one_that_ended_command() {
-        for signal in [SIGINT, SIGTERM] {
-            let mut run = Run::new(policy());
-            run.on(0, sent(SIGINT));
-            run.on(10, sent(SIGTERM));
-            run.on(20, killed_by(signal));
-            assert_eq!(run.session.exit(), Exit::Interrupted(signal));
-        }
     }
 
     #[test]

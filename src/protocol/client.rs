@@ -313,20 +313,19 @@ fn text(value: &Value) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
     use std::path::Path;
+    use std::thread::{JoinHandle, spawn};
 
+    use super::super::claim::tests::request;
     use super::super::scripts::RELEASE;
-    use super::super::{
-        Access, Claim, Limit, Locks, Names, QueueOptions, ReleaseMode, Released, Request, Token,
-        Who,
-    };
+    use super::super::{Access, Claim, Locks, Names, ReleaseMode, Released, Token};
     use super::*;
 
     /// Returns the locks on the server that listens at this socket.
-    fn locks_behind(socket: &Path) -> Locks {
+    pub fn locks_behind(socket: &Path) -> Locks {
         let access = Access {
             url: &format!("unix://{}", socket.display()),
             timeout: Duration::from_secs(20),
@@ -335,12 +334,24 @@ mod tests {
         Locks::new(&access, Some("p:"), 0).unwrap()
     }
 
-    #[test]
-    fn after_a_request_that_failed_the_next_one_opens_a_fresh_connection() {
+    /// Returns the locks on a server that runs `serve`, and its thread.
+    pub fn locks_of<T: Send + 'static>(
+        serve: impl FnOnce(&UnixListener) -> T + Send + 'static,
+    ) -> (Locks, JoinHandle<T>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
-        let server = std::thread::spawn(move || {
+        let serve = move || {
+            let served = serve(&listener);
+            drop(dir);
+            served
+        };
+        (locks_behind(&path), spawn(serve))
+    }
+
+    #[test]
+    fn after_a_request_that_failed_the_next_one_opens_a_fresh_connection() {
+        let (locks, server) = locks_of(|listener| {
             // The first connection is closed without an answer.
             drop(listener.accept().unwrap());
             let (mut stream, _) = listener.accept().unwrap();
@@ -349,7 +360,6 @@ mod tests {
             stream.write_all(b"*0\r\n").unwrap();
             stream.read(&mut bytes).unwrap()
         });
-        let locks = locks_behind(&path);
         let mut client = locks.open().unwrap();
         assert!(locks.names(&mut client, Names::All).is_err());
         assert!(!client.is_open());
@@ -366,10 +376,7 @@ mod tests {
      {
         const UNKNOWN: &str = "-NOSCRIPT No matching script.\r\n";
         const RELEASED: &str = "*1\r\n:1\r\n";
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("socket");
-        let listener = UnixListener::bind(&path).unwrap();
-        let server = std::thread::spawn(move || {
+        let (locks, server) = locks_of(|listener| {
             let (mut stream, _) = listener.accept().unwrap();
             let mut bytes = [0; 4096];
             let mut read_until = |text: &str| {
@@ -392,20 +399,10 @@ mod tests {
             let _ = stream.read_to_end(&mut rest);
             (is_by_hash, String::from_utf8_lossy(&rest).contains("EVAL"))
         });
-        let locks = locks_behind(&path);
         let mut client = locks.open().unwrap();
         let lock = locks.lock("a".parse().expect("a name"));
         let claim = Claim::resume(lock, Token::read("t:h:1".into()).expect("a token"));
-        let request = Request {
-            who: Who::default(),
-            ttl: Duration::from_secs(30),
-            limit: Limit::EXCLUSIVE,
-            queue: QueueOptions::default(),
-            once_per: Duration::ZERO,
-            once_key: None,
-            repair_ttl: false,
-        };
-        claim.acquire(&mut client, &request, None).unwrap();
+        claim.acquire(&mut client, &request(), None).unwrap();
         let released = claim.release(&mut client, &ReleaseMode::UNUSED, || {});
         assert!(matches!(released, Ok(Released::Now)), "{released:?}");
         drop(client);
@@ -418,10 +415,7 @@ mod tests {
         const MESSAGE: &str = ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$4\r\nnext\r\n";
         const GRANT: &str = ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$18\r\ngranted 1 1 1 5000\r\n";
         for push in [CHANGED, MESSAGE, GRANT] {
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("socket");
-            let listener = UnixListener::bind(&path).unwrap();
-            let server = std::thread::spawn(move || {
+            let (locks, server) = locks_of(move |listener| {
                 let (mut stream, _) = listener.accept().unwrap();
                 let mut bytes = [0; 1024];
                 assert!(stream.read(&mut bytes).unwrap() > 0);
@@ -429,7 +423,6 @@ mod tests {
                 stream.write_all(b"*0\r\n").unwrap();
                 stream.read(&mut bytes).unwrap()
             });
-            let locks = locks_behind(&path);
             let mut client = locks.open().unwrap();
             assert_eq!(locks.names(&mut client, Names::All).unwrap(), []);
             let incoming = client.receive().unwrap();

@@ -371,7 +371,7 @@ fn hold_of(name: &Name, id: &str, entry: &str) -> Option<HistoryEntry> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Access;
+    use super::super::client::tests::locks_behind;
     use super::*;
 
     #[test]
@@ -389,12 +389,7 @@ mod tests {
     #[test]
     fn the_limit_for_the_note_of_a_skipped_run_ends_with_it() {
         let dir = tempfile::tempdir().unwrap();
-        let access = Access {
-            url: &format!("unix://{}", dir.path().join("nobody").display()),
-            timeout: Duration::from_secs(20),
-            ..Access::default()
-        };
-        let locks = Locks::new(&access, None, 0).unwrap();
+        let locks = locks_behind(&dir.path().join("nobody"));
         let mut client = locks.client();
         let skipped = (SkipReason::Busy, Duration::ZERO, None);
         let lock = locks.lock("a".parse().unwrap());

@@ -160,10 +160,6 @@ mod tests {
         assert_eq!(keys.of("state"), b"{redlock:deploy}:state");
         let keys = Keys::new("redlock:", &"a{b}c".parse().unwrap());
         assert_eq!(keys.of("meta"), b"{b}:redlock:a{b}c:meta");
-        assert_eq!(
-            hash_tag("{b}:redlock:a{b}c:meta"),
-            hash_tag("redlock:a{b}c")
-        );
     }
 
     /// Returns the hash slot of a key.

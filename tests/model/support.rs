@@ -1,5 +1,7 @@
 //! Shares some helpers of the integration tests.
 
+#[path = "../integration/support/compiler.rs"]
+mod compiler;
 #[allow(dead_code)] // The integration tests use the rest of it.
 #[path = "../integration/support/dice.rs"]
 mod dice;
@@ -14,6 +16,7 @@ mod program;
 #[path = "../integration/support/threads.rs"]
 mod threads;
 
+pub use self::compiler::{LIBRARY, compile};
 pub use self::dice::{Dice, asked};
 pub use self::patience::wait_until;
 pub use self::program::{QUIET, SERVER};

@@ -284,15 +284,32 @@ fn a_busy_lock_is_asked_for_at_once_with_a_place_and_then_with_each_heartbeat() 
         ..behind(9)
     };
     let polls = busy_with(|it| it.polls = true);
+    let polls_and_over = Busy {
+        polls: true,
+        ..left(Some(0))
+    };
+    let second = Busy {
+        ahead: 1,
+        ..left(Some(300))
+    };
     for (what, busy, due, question) in [
         ("first", busy(), 2_000, "ask, listening"),
         ("no expiry", left(None), 2_000, "ask, listening"),
         ("it ends soon", left(Some(300)), 301, "ask, listening"),
         ("it is over", left(Some(0)), 50, "ask, listening"),
+        ("it is nearly over", left(Some(48)), 50, "ask, listening"),
+        ("it ends in a moment", left(Some(60)), 61, "ask, listening"),
+        ("another is first", second, 2_500, "ask, listening"),
         ("fourth", behind(4), 4_000, "ask, listening"),
         ("far behind", behind(100), 8_800, "ask, listening"),
         ("behind dead waiters", dead, 50, "ask, listening"),
         ("no message reaches us", polls, 250, "ask, polling"),
+        (
+            "it is over, and we poll",
+            polls_and_over,
+            50,
+            "ask, polling",
+        ),
     ] {
         let mut waiter = Waiter::settled(policy(), &busy);
         let due = 1_001 + due;
@@ -364,7 +381,7 @@ fn the_lock_stays_busy_when_the_time_to_wait_is_over_and_one_last_question_was_a
     waiter.sent(2_500);
     assert_eq!(waiter.answered_busy(2_500, &busy()), "end: Busy");
 
-    let mut waiter = Waiter::asking(limited(0));
+    let mut waiter = Waiter::asking(limited(ROUND_TRIP));
     assert_eq!(waiter.answered_busy(0, &busy()), "end: Busy");
     assert!(!waiter.0.is_known());
 }

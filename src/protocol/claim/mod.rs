@@ -514,4 +514,4 @@ fn ms(duration: Duration) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -1,6 +1,7 @@
 //! Tests of the exact calls that a claim sends, and of the answers that it accepts.
 
 use super::super::answer::{Acquired, Busy, acquired};
+use super::super::client::tests::locks_of;
 use super::super::guard::extended;
 use redis::Value;
 
@@ -18,7 +19,8 @@ fn claim() -> Claim {
     Claim::resume(lock, Token::read(b"token".to_vec()).unwrap())
 }
 
-fn request() -> Request {
+/// Returns a usual request.
+pub fn request() -> Request {
     Request {
         who: Who::default(),
         ttl: SECOND * 30,
@@ -127,7 +129,7 @@ fn a_renewal_a_check_and_a_release_say_what_they_are_for() {
         assert_eq!(own_args(&claim.release_call(&mode)), args);
     }
     let prolonging = claim.prolonging(SECOND * 30);
-    let notice = format!("{{redlock:deploy}}:cancelled:{}", claim.id());
+    let notice = format!("{{redlock:deploy}}:cancelled:{}", claim.token().id());
     let keys = ["redlock:deploy", "{redlock:deploy}:meta", &notice];
     assert_eq!(prolonging.keys, keys.map(Vec::from));
     let args = ["token", "30000", "2592030000"];
@@ -225,12 +227,6 @@ fn a_freeze_says_since_when_others_wait_and_else_a_request_to_stop_does() {
         let lock = busy(busy_answer(Value::Nil, freeze, stop));
         assert_eq!(lock.blocked_since(), since);
     }
-}
-
-#[test]
-fn a_claim_has_the_id_of_its_token() {
-    let claim = claim();
-    assert_eq!(claim.id(), claim.token().id());
 }
 
 #[test]
@@ -373,16 +369,12 @@ const ASK_RENEW: &str = ":0\r\n";
 /// A server that gives these answers over each connection, and then ends; it reports which renewals it got.
 struct Script {
     locks: super::super::Locks,
-    _directory: tempfile::TempDir,
     renewals: thread::JoinHandle<Vec<&'static str>>,
 }
 
 impl Script {
     fn with(answers: Vec<Vec<&'static str>>) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("socket");
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let renewals = thread::spawn(move || {
+        let (locks, renewals) = locks_of(move |listener| {
             let mut names = Vec::new();
             for answers in answers {
                 let (mut stream, _) = listener.accept().unwrap();
@@ -400,16 +392,7 @@ impl Script {
             }
             names
         });
-        let access = super::super::Access {
-            url: &format!("unix://{}", path.display()),
-            timeout: SECOND * 20,
-            ..super::super::Access::default()
-        };
-        Self {
-            locks: super::super::Locks::new(&access, Some("p:"), 0).unwrap(),
-            _directory: directory,
-            renewals,
-        }
+        Self { locks, renewals }
     }
 
     fn renewals(self) -> Vec<&'static str> {

@@ -639,7 +639,7 @@ fn over_tls_a_primary_that_is_named_by_its_ip_is_reached_by_the_urls_name_of_tha
         cert.display(),
         key.display(),
     );
-    let _sentinel = Sentinel::start("127.0.0.1".into(), port, &text, Vec::new(), Vec::new());
+    let _sentinel = Sentinel::start("127.0.0.1".into(), port, &text, Vec::new());
     let url = format!("rediss-sentinel://localhost:{port}/{MASTER}");
     let ca = cert.to_str().unwrap();
     let words = words!("-u {} REDLOCK_TLS_CA={} run -w 30s a -- echo ran", &url, ca);

@@ -3,8 +3,9 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::LazyLock;
+
+use super::{LIBRARY, compile};
 
 /// A wall clock, implemented by a library that is preloaded into the server. Tests can change the clock while the server runs.
 pub struct WallClock {
@@ -27,7 +28,9 @@ impl WallClock {
 
     /// Sets the clock ahead of the right time by this many milliseconds.
     pub fn set(&self, ms: i64) {
-        self.offset.write_all_at(&ms.to_ne_bytes(), 0).unwrap();
+        let microseconds = ms * 1000;
+        let written = self.offset.write_all_at(&microseconds.to_ne_bytes(), 0);
+        written.unwrap();
     }
 
     /// Returns the words that start a server with this clock ([`super::Redis::under`]).
@@ -44,18 +47,8 @@ impl WallClock {
 fn compiled() -> PathBuf {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     // Another run of the tests may compile it at the same time.
-    let source = tempfile::NamedTempFile::new().unwrap();
     let fresh = tempfile::NamedTempFile::new_in(&directory).unwrap();
-    fs::write(source.path(), include_str!("clock.c")).unwrap();
-    let mut compile = Command::new("cc");
-    compile
-        .args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
-        .arg(fresh.path())
-        .args(["-x", "c"])
-        .arg(source.path());
-    let output = compile.output().expect("there is a C compiler");
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{stderr}");
+    compile(LIBRARY, include_str!("clock.c"), fresh.path());
     let library = directory.join("clock.so");
     fresh.persist(&library).unwrap();
     library

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::{Redis, Scratch, await_some, field_of, redlock, wait_until};
+use super::{Redis, Scratch, await_some, field_of, redlock_at, wait_until};
 
 /// A cluster, gone when dropped. The first three nodes own a third of the hash slots each; every further node is the replica of
 /// one of them.
@@ -102,11 +102,7 @@ impl Cluster {
 
     /// Returns a redlock that knows the cluster, with nothing of the tests' environment.
     pub fn redlock(&self, arguments: &[&str]) -> Command {
-        let mut command = redlock(arguments);
-        command
-            .env("REDLOCK_URL", self.url())
-            .env("HOME", self.home.path());
-        command
+        redlock_at(&self.url(), self.home.path(), arguments)
     }
 
     pub fn id(&self, node: usize) -> String {

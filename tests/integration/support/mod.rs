@@ -52,6 +52,7 @@ macro_rules! return_unless {
 
 mod clock;
 mod cluster;
+mod compiler;
 mod dice;
 mod isolation;
 mod life;
@@ -76,6 +77,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use self::clock::*;
 pub use self::cluster::*;
+pub use self::compiler::*;
 pub use self::dice::*;
 pub use self::isolation::*;
 pub use self::life::*;

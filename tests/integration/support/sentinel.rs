@@ -4,16 +4,14 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::proxy::{Action, Proxy};
 use super::{
-    Network, Redis, Scratch, TIMEOUT, ask, await_some, free_port, redlock, server_under,
-    wait_until, words,
+    Network, Redis, Scratch, TIMEOUT, ask, await_some, cli, free_port, redlock_at, send,
+    server_under, state, wait_until, words,
 };
 
 /// Name of the primary in the sentinels' configuration.
@@ -40,10 +38,6 @@ pub struct Plan<'a> {
     pub network: Option<&'a Network>,
     /// More lines for the sentinels' configuration.
     pub sentinel_lines: &'a str,
-    /// Options by which redis-cli logs in to a sentinel.
-    pub sentinel_login: &'a [&'a str],
-    /// Function that finds the ports, instead of any free ones.
-    pub ports: Option<fn() -> u16>,
 }
 
 /// A primary, two replicas and three sentinels, all gone when dropped. The servers are numbered; number 0 is the first primary.
@@ -87,12 +81,7 @@ impl Replicated {
                 options.extend(["--replicaof", &first, port]);
             }
             options.extend(plan.options);
-            let before: Vec<&str> = before.iter().map(String::as_str).collect();
-            servers.push(Redis::at(
-                plan.ports.unwrap_or(free_port),
-                &before,
-                &options,
-            ));
+            servers.push(Redis::at(free_port, &before, &options));
             permit_channels(&servers[number]);
         }
         // Otherwise the sentinels would find a replica late, because the primary doesn't know it yet.
@@ -128,11 +117,7 @@ impl Replicated {
 
     /// Returns a redlock that knows the sentinels, with nothing of the tests' environment.
     pub fn redlock(&self, arguments: &[&str]) -> Command {
-        let mut command = redlock(arguments);
-        command
-            .env("REDLOCK_URL", self.url())
-            .env("HOME", self.home.path());
-        command
+        redlock_at(&self.url(), self.home.path(), arguments)
     }
 
     /// Returns the number of the server that the sentinels call the primary; `None` while they don't agree, or while that
@@ -314,15 +299,13 @@ pub struct Sentinel {
     pub port: u16,
     dir: tempfile::TempDir,
     before: Vec<String>,
-    login: Vec<String>,
-    process: Mutex<Child>,
-    stopped: AtomicBool,
+    process: Child,
 }
 
 impl Sentinel {
     /// Starts three sentinels that know each other from the start, because finding each other takes seconds.
     fn three(plan: &Plan, places: &[(String, u16)]) -> Vec<Self> {
-        let ports = std::iter::repeat_with(plan.ports.unwrap_or(free_port));
+        let ports = std::iter::repeat_with(free_port);
         let hosts = places.iter().map(|(host, _)| host.clone());
         let sentinels: Vec<(String, u16)> = hosts.zip(ports).collect();
         let each = (0..3).map(|number| {
@@ -335,10 +318,8 @@ impl Sentinel {
             let before = plan
                 .network
                 .map_or_else(Vec::new, |network| network.on(number));
-            let login = plan.sentinel_login.iter().map(|&word| word.to_owned());
             let (host, port) = sentinels[number].clone();
-            let text = text + plan.sentinel_lines;
-            Self::start(host, port, &text, before, login.collect())
+            Self::start(host, port, &(text + plan.sentinel_lines), before)
         });
         let all: Vec<Self> = each.collect();
         for sentinel in &all {
@@ -378,14 +359,8 @@ impl Sentinel {
         text
     }
 
-    /// Starts a sentinel with this configuration and the words `before`; `login` is for its redis-cli.
-    pub fn start(
-        host: String,
-        port: u16,
-        text: &str,
-        before: Vec<String>,
-        login: Vec<String>,
-    ) -> Self {
+    /// Starts a sentinel with this configuration and the words `before`.
+    pub fn start(host: String, port: u16, text: &str, before: Vec<String>) -> Self {
         // In memory, because a sentinel writes to the disk before it votes, and a busy disk would delay elections.
         let memory = ["/dev/shm", "/tmp"]
             .into_iter()
@@ -401,9 +376,7 @@ impl Sentinel {
             port,
             dir,
             before,
-            login,
-            process: Mutex::new(process),
-            stopped: AtomicBool::new(false),
+            process,
         }
     }
 
@@ -424,10 +397,8 @@ impl Sentinel {
     }
 
     /// Starts it again after `kill`, with its old knowledge. Call [`Self::hurry`] once it answers.
-    pub fn launch_again(&self) {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        *process = Self::launch(self.dir.path(), &self.before);
-        self.stopped.store(false, Ordering::Relaxed);
+    pub fn launch_again(&mut self) {
+        self.process = Self::launch(self.dir.path(), &self.before);
     }
 
     /// Makes it check servers more often. Returns true if it has answered.
@@ -437,19 +408,13 @@ impl Sentinel {
         answers
     }
 
-    /// Returns the output of redis-cli for a command, without the newline at its end.
+    /// Returns what redis-cli would print for a command.
     pub fn cli(&self, command: &[&str]) -> String {
-        let mut words = self.before.clone();
-        let port = self.port.to_string();
-        words.extend(["redis-cli", "-h", &self.host, "-p", &port].map(str::to_owned));
-        words.extend(self.login.iter().cloned());
-        let output = Command::new(&words[0])
-            .args(&words[1..])
-            .args(command)
-            .output()
-            .expect("redis-cli runs");
-        let printed = String::from_utf8_lossy(&output.stdout);
-        printed.trim_end().to_owned()
+        cli(&self.socket(), command)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
     }
 
     /// Returns the port of the server that it calls the primary.
@@ -460,7 +425,7 @@ impl Sentinel {
     }
 
     pub fn ask(&self, command: &[&str]) -> Option<redis::Value> {
-        ask(&self.dir.path().join("redis.sock"), command)
+        ask(&self.socket(), command)
     }
 
     /// Returns true if it considers the primary, this many replicas and both other sentinels well.
@@ -478,37 +443,28 @@ impl Sentinel {
         each.iter().filter_map(field).collect()
     }
 
+    /// Returns true if its process has neither ended nor been suspended.
     pub fn is_running(&self) -> bool {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        !self.stopped.load(Ordering::Relaxed) && matches!(process.try_wait(), Ok(None))
+        !matches!(state(self.pid()), None | Some('Z' | 'T'))
     }
 
     /// Suspends its process: it accepts connections and never answers.
     pub fn stall(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
-        super::send(self.pid(), libc::SIGSTOP);
+        send(self.pid(), libc::SIGSTOP);
     }
 
     pub fn resume(&self) {
-        super::send(self.pid(), libc::SIGCONT);
-        self.stopped.store(false, Ordering::Relaxed);
+        send(self.pid(), libc::SIGCONT);
     }
 
     /// Kills it.
-    pub fn kill(&self) {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = process.kill();
-        let _ = process.wait();
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 
     fn pid(&self) -> i32 {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        process.id().try_into().unwrap()
-    }
-
-    /// Returns its log, for a failing test.
-    pub fn log(&self) -> String {
-        fs::read_to_string(self.dir.path().join("sentinel.log")).unwrap_or_default()
+        self.process.id().cast_signed()
     }
 }
 
@@ -516,7 +472,8 @@ impl Drop for Sentinel {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() {
-            let log = self.log();
+            let log = fs::read_to_string(self.dir.path().join("sentinel.log"));
+            let log = log.unwrap_or_default();
             let last: Vec<&str> = log.lines().rev().take(200).collect();
             let last: Vec<&str> = last.into_iter().rev().collect();
             let _ = writeln!(
@@ -549,14 +506,11 @@ impl Exchange {
                 return;
             }
             // Both ports have five digits, so the length stays.
-            for (old, new) in &texts {
-                let places = 0..(answer.len() + 1).saturating_sub(old.len());
-                for at in places {
-                    if answer[at..].starts_with(old.as_bytes()) {
-                        answer[at..at + old.len()].copy_from_slice(new.as_bytes());
-                    }
-                }
-            }
+            let text = String::from_utf8_lossy(answer).into_owned();
+            let exchanged = texts
+                .iter()
+                .fold(text, |text, (old, new)| text.replace(old, new));
+            *answer = exchanged.into_bytes();
         };
         let proxy = Proxy::rewriting(sentinel.port, |_| Action::Pass, exchange);
         Self {

@@ -1,7 +1,5 @@
 //! A private Redis, and a server that never answers.
 
-#![allow(unsafe_code)]
-
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
@@ -57,21 +55,21 @@ impl Redis {
         let is_old_node = options.contains(&"--cluster-enabled") && SERVER.is_before(7, 0);
         // Leaves room for the port of the bus.
         let below = if is_old_node { 10_000 } else { 0 };
-        Self::at(|| free_port() - below, before, options)
+        let before: Vec<String> = before.iter().map(ToString::to_string).collect();
+        Self::at(|| free_port() - below, &before, options)
     }
 
     /// Like `under`, at a port that this function finds.
-    pub fn at(port: impl Fn() -> u16, before: &[&str], options: &[&str]) -> Self {
-        let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
-        let (before, options): (Vec<String>, Vec<String>) = (owned(before), owned(options));
+    pub fn at(port: impl Fn() -> u16, before: &[String], options: &[&str]) -> Self {
+        let options: Vec<String> = options.iter().map(ToString::to_string).collect();
         loop {
             let dir = Scratch::new();
             let port = port();
-            let process = launch(&before, &dir, port, &options);
+            let process = launch(before, &dir, port, &options);
             let mut redis = Self {
                 dir,
                 port,
-                before: before.clone(),
+                before: before.to_vec(),
                 options: options.clone(),
                 process,
                 is_left_empty: false,
@@ -108,33 +106,16 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Returns what redis-cli would print for a command, without the final newline; empty without a reply. A process for each
-    /// command would be a quarter of the work of all tests.
     pub fn cli(&self, command: &[&str]) -> String {
-        // A test that polls in a loop leaves the processor to the process that it waits for.
-        std::thread::sleep(Duration::from_millis(1));
-        let answer = self.exchange(&[&known_rules(command)]);
-        answer.map_or_else(
-            |_| String::new(),
-            |answer| printed(&answer).trim_end().to_owned(),
-        )
-    }
-
-    /// Sends commands over one connection. Returns the reply to the last one.
-    fn exchange(&self, commands: &[&[&str]]) -> redis::RedisResult<redis::Value> {
-        let mut stream = UnixStream::connect(self.socket())?;
-        let bytes: Vec<u8> = commands.iter().copied().flat_map(packed).collect();
-        stream.write_all(&bytes)?;
-        let mut parser = redis::Parser::new();
-        let mut answers = commands.iter().map(|_| parser.parse_value(&mut stream));
-        answers.try_fold(redis::Value::Nil, |_, answer| answer)
+        cli(&self.socket(), command)
     }
 
     /// Returns true if this many replicas receive new writes. The server includes a replica, and sends it anything, only some
     /// time after the replica itself has all the data.
     pub fn is_followed_by(&self, replicas: u32) -> bool {
         let publish = &["PUBLISH", "anything", ""][..];
-        let confirmed = self.exchange(&[publish, &["WAIT", &replicas.to_string(), "100"]]);
+        let wait = ["WAIT", &replicas.to_string(), "100"];
+        let confirmed = exchange(&self.socket(), &[publish, &wait]);
         matches!(confirmed, Ok(redis::Value::Int(number)) if number >= replicas.into())
     }
 
@@ -310,11 +291,7 @@ impl Redis {
     /// Returns a redlock that knows this server, with nothing of the tests' environment: no terminal, no configuration files,
     /// no REDLOCK variables.
     pub fn redlock(&self, arguments: &[&str]) -> Command {
-        let mut command = redlock(arguments);
-        command
-            .env("REDLOCK_URL", self.url())
-            .env("HOME", self.dir.path());
-        command
+        redlock_at(&self.url(), self.dir.path(), arguments)
     }
 
     /// Returns a run of a script, with its options and names in one line: `redis.run("--ttl 1s a", "true")`.
@@ -380,6 +357,35 @@ impl Drop for Redis {
         self.kill();
         assert!(left.is_empty(), "keys are left at the end: {left:?}");
     }
+}
+
+/// Returns what redis-cli would print for a command, without the final newline; empty without a reply. A process for each
+/// command would be a quarter of the work of all tests.
+pub fn cli(socket: &Path, command: &[&str]) -> String {
+    // A test that polls in a loop leaves the processor to the process that it waits for.
+    std::thread::sleep(Duration::from_millis(1));
+    let answer = exchange(socket, &[&known_rules(command)]);
+    answer.map_or_else(
+        |_| String::new(),
+        |answer| printed(&answer).trim_end().to_owned(),
+    )
+}
+
+/// Sends commands over one connection. Returns the reply to the last one.
+fn exchange(socket: &Path, commands: &[&[&str]]) -> redis::RedisResult<redis::Value> {
+    let mut stream = UnixStream::connect(socket)?;
+    let bytes: Vec<u8> = commands.iter().copied().flat_map(packed).collect();
+    stream.write_all(&bytes)?;
+    let mut parser = redis::Parser::new();
+    let mut answers = commands.iter().map(|_| parser.parse_value(&mut stream));
+    answers.try_fold(redis::Value::Nil, |_, answer| answer)
+}
+
+/// Returns a redlock that knows the server at this URL, with nothing of the tests' environment.
+pub fn redlock_at(url: &str, home: &Path, arguments: &[&str]) -> Command {
+    let mut command = redlock(arguments);
+    command.env("REDLOCK_URL", url).env("HOME", home);
+    command
 }
 
 /// Returns the server's program, started by the words of `before`.
@@ -469,11 +475,9 @@ pub struct UnresponsiveServer {
 
 impl UnresponsiveServer {
     pub fn new() -> Self {
-        use std::os::fd::AsRawFd;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // SAFETY: a system call on a socket that this function owns.
-        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        socket2::SockRef::from(&listener).listen(0).unwrap();
         let connect = || {
             let patience = Duration::from_millis(100);
             std::net::TcpStream::connect_timeout(&address, patience).ok()

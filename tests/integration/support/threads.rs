@@ -1,6 +1,5 @@
 //! Work on several threads.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Calls `work` with each number below `numbers`. Returns the results in order.
@@ -10,23 +9,17 @@ pub fn on_threads<T: Send>(
     work: impl Fn(usize) -> T + Sync,
 ) -> Vec<T> {
     let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
-    let go_on = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= numbers {
-                return;
-            }
-            let one = work(number);
-            done.lock().unwrap().push((number, one));
-        }
+    let draw = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&number| number < numbers);
+    let own = || -> Vec<(usize, T)> {
+        let drawn = std::iter::from_fn(draw);
+        drawn.map(|number| (number, work(number))).collect()
     };
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(go_on);
-        }
+    let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(own)).collect();
+        all.into_iter()
+            .flat_map(|one| one.join().unwrap())
+            .collect()
     });
-    let mut done = done.into_inner().unwrap();
     done.sort_by_key(|(number, _)| *number);
     done.into_iter().map(|(_, one)| one).collect()
 }

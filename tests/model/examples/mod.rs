@@ -405,13 +405,9 @@ pub struct Expected {
 
 impl Expected {
     pub fn of_the_scripts() -> Self {
-        Self::of(files())
-    }
-
-    fn of(files: Vec<File>) -> Self {
         let mut fake = Memory::new(SCRIPTS.into());
         let mut examples = Vec::new();
-        for example in files.into_iter().flat_map(|file| file.examples) {
+        for example in files().into_iter().flat_map(|file| file.examples) {
             fake.clear();
             let deeds = example.steps.into_iter().flat_map(|step| step.deeds);
             let outcomes = deeds.map(|(deed, at)| {

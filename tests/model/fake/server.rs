@@ -3,11 +3,11 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use redis::Connection;
 
-use crate::protocol::model::support::{QUIET, SERVER, wait_until};
+use crate::protocol::model::support::{LIBRARY, QUIET, SERVER, compile, wait_until};
 
 /// Start of every run: in the year 2020.
 pub const START: i64 = 1_577_836_800_000_000;
@@ -22,16 +22,11 @@ impl Server {
     pub fn start() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let shim = dir.path().join("clock.so");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/model/fake/clock.c");
-        let compiled = Command::new("cc")
-            .args(["-O1", "-shared", "-fPIC", "-o"])
-            .arg(&shim)
-            .arg(source)
-            .output()
-            .expect("a C compiler is installed");
-        assert!(compiled.status.success(), "{compiled:?}");
+        let source = include_str!("../../integration/support/clock.c");
+        compile(LIBRARY, source, &shim);
         let path = dir.path().join("clock");
-        fs::write(&path, START.to_ne_bytes()).unwrap();
+        // The second number stops the clock.
+        fs::write(&path, [START, 1].map(i64::to_ne_bytes).concat()).unwrap();
         let clock = File::options().write(true).open(&path).unwrap();
         let socket = dir.path().join("redis.sock");
         let log = File::create(dir.path().join("redis.log")).unwrap();
@@ -46,7 +41,7 @@ impl Server {
             // With DEBUG, keys expire only when a client reads them, not at a time of the server's choice.
             .args(SERVER.known(&["--enable-debug-command".into(), "yes".into()]))
             .env("LD_PRELOAD", &shim)
-            .env("SIMULATED_CLOCK", &path)
+            .env("CLOCK_OFFSET_FILE", &path)
             // Makes Lua compare texts by their bytes.
             .env("LC_ALL", "C")
             .stdin(Stdio::null())

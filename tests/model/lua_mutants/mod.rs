@@ -127,13 +127,10 @@ enum Verdict {
 /// Number of simulated seeds for each mutant.
 const SEEDS: u64 = 30;
 
-fn seeds() -> u64 {
-    asked("MUTANTS_SEEDS").unwrap_or(SEEDS)
-}
-
 /// Tries each mutant with the examples, in memory, and then with the simulation.
 fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
     let explained = explained();
+    let seeds = asked("MUTANTS_SEEDS").unwrap_or(SEEDS);
     let expected = Expected::of_the_scripts();
     let workshop = Mutex::new(workshop);
     on_threads(cores(), all.len(), |n| {
@@ -144,7 +141,7 @@ fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
         let reason = || explained.iter().find(|(_, entries)| is_it(entries));
         let verdict = if let Some(title) = expected.broken_by(&sources) {
             Verdict::Example(title.to_owned())
-        } else if let Some(promise) = broken_with(|name, _| sources[name], 1..=seeds()) {
+        } else if let Some(promise) = broken_with(|name, _| sources[name], 1..=seeds) {
             Verdict::Simulation(promise)
         } else if let Some((reason, _)) = reason() {
             Verdict::Explained(reason)

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::history::{
 };
 use super::site::Topology;
 use super::workers::{self, NAMES, Stage, lock_of};
-use crate::support::{Dice, REDLOCK, is_notice, now, seen_by_a_shell};
+use crate::support::{Dice, REDLOCK, compile, is_notice, now, seen_by_a_shell};
 
 /// Concurrent jobs.
 const JOBS: usize = 14;
@@ -354,16 +354,8 @@ pub fn install(dir: &Path) {
     let binary =
         std::env::var_os("REDLOCK_BIN").map_or_else(|| PathBuf::from(REDLOCK), PathBuf::from);
     std::os::unix::fs::symlink(binary, dir.join("bin/redlock")).unwrap();
-    let source = dir.join("beater.c");
-    fs::write(&source, include_str!("beater.c")).unwrap();
-    let mut compile = Command::new("cc");
-    compile
-        .args(["-O2", "-o"])
-        .arg(dir.join("bin/beater"))
-        .arg(source);
-    let output = compile.output().expect("there is a C compiler");
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{stderr}");
+    let beater = dir.join("bin/beater");
+    compile(&["-O2"], include_str!("beater.c"), &beater);
 }
 
 /// Thread that reads the clock all the time and records the times when it got no processor. Ends with this value.

@@ -54,21 +54,12 @@ pub struct History {
     pub starved: Vec<Span>,
 }
 
-/// Ways in which a job keeps its lock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum JobKind {
-    /// `redlock run`.
-    #[default]
-    Run,
-    /// `redlock acquire --while-pid`.
-    Kept,
-}
-
 /// A process that wants locks, and all its descendants.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
     pub id: u32,
-    pub kind: JobKind,
+    /// True for `redlock acquire --while-pid` instead of `redlock run`.
+    pub is_kept: bool,
     /// Its command line.
     pub words: String,
     pub names: Vec<String>,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::faults::{JOB, job_value};
-use super::history::{Job, JobKind, MS, SECOND, SHARED, boottime};
+use super::history::{Job, MS, SECOND, SHARED, boottime};
 use super::site::Topology;
 use crate::support::{Dice, without_terminal};
 
@@ -179,7 +179,7 @@ fn run(job: &mut Job, options: &str, dice: &mut Dice) -> String {
 
 /// Returns a script whose lock a keeper renews.
 fn kept(job: &mut Job, options: &str, dice: &mut Dice) -> String {
-    job.kind = JobKind::Kept;
+    job.is_kept = true;
     let (words, _) = work(job, dice);
     let (exec, end) = dice.pick(&[("exec ", ""), ("exec ", ""), ("", "; redlock release -q")]);
     format!(

@@ -17,8 +17,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::history::{
-    Forgets, History, Hit, Job, JobKind, MS, Nanos, ProcessFault, Role, SECOND, SiteFault, Span,
-    Task,
+    Forgets, History, Hit, Job, MS, Nanos, ProcessFault, Role, SECOND, SiteFault, Span, Task,
 };
 
 /// Time for a resumed process to react, and for the kernel to end a killed one.
@@ -309,7 +308,7 @@ fn is_suspension(hit: &Hit) -> bool {
 fn covers(hit: &Hit, hold: &Hold, span: Span) -> bool {
     let hits = hold.job.hits.iter();
     let mut deaths = hits.filter(|other| is_fatal(other) && other.pid == hit.pid);
-    let dies = hold.job.kind == JobKind::Kept && deaths.any(|death| hit.span.meets(death.span));
+    let dies = hold.job.is_kept && deaths.any(|death| hit.span.meets(death.span));
     let ends = span.until <= hit.span.until.saturating_add(RESUMING);
     is_suspension(hit) && hit.span.from <= span.from && (dies || ends)
 }
@@ -317,10 +316,7 @@ fn covers(hit: &Hit, hold: &Hold, span: Span) -> bool {
 /// Returns true if the supervisor was killed and left processes: the kernel kills COMMAND of a run, but no descendants and no
 /// script.
 fn orphans(hit: &Hit, hold: &Hold, span: Span) -> bool {
-    let are_left = match hold.job.kind {
-        JobKind::Run => hold.command_until <= hit.span.from + DYING,
-        JobKind::Kept => true,
-    };
+    let are_left = hold.job.is_kept || hold.command_until <= hit.span.from + DYING;
     are_left && is_fatal(hit) && hit.span.from <= span.from
 }
 

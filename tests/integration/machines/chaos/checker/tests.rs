@@ -52,7 +52,7 @@ impl Job {
     }
 
     fn kept(self) -> Self {
-        self.with(|job| job.kind = JobKind::Kept)
+        self.with(|job| job.is_kept = true)
     }
 
     /// Sets the start, in milliseconds.

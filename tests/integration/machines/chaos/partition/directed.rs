@@ -60,22 +60,23 @@ pub const ALL: &[Scenario] = &[
 /// Lets two clients compete for two locks all the time, 300 ms each. Grants of one lock wait for all replicas, those of the
 /// other for none.
 fn both_locks<Site>(lab: &mut Lab<Site>) {
+    compete(lab, "all", ALL_SYNCED);
+    compete(lab, "plain", PLAIN);
+}
+
+/// Lets both clients compete for a lock like that.
+fn compete<Site>(lab: &mut Lab<Site>, lock: &str, options: &str) {
     for client in [A, B] {
-        lab.repeat(client, "all", ALL_SYNCED, 300..301);
-        lab.repeat(client, "plain", PLAIN, 300..301);
+        lab.repeat(client, lock, options, 300..301);
     }
-    lab.until_started("all", 4);
-    lab.until_started("plain", 4);
+    lab.until_started(lock, 4);
 }
 
 /// Cuts the primary, R2, S1 and A off from R3, R4, S2, S3 and B, which promote R3 or R4. In the end the old primary lists only
 /// R2, and so does S1 if it is reset. Jobs on A's side end before any start on B's side, which has most sentinels.
 fn v1(is_reset: bool) -> Finding {
     let mut lab = Lab::start(4, 2, "--repl-timeout 5");
-    for client in [A, B] {
-        lab.repeat(client, "all", SHORT, 300..301);
-    }
-    lab.until_started("all", 4);
+    compete(&mut lab, "all", SHORT);
     let began = boottime();
     lab.network.part(&[0, 1, S1, A], &[2, 3, S2, S3, B]);
     wait_until("another is the primary", || {
@@ -192,10 +193,7 @@ fn killed_primary() -> Finding {
 fn killed_often() -> Finding {
     let mut lab = Lab::start(3, 2, "");
     // Runs repeat a failed release for --kill-after, which is 5 s.
-    for client in [A, B] {
-        lab.repeat(client, "all", "REDLOCK_SYNC=all --ttl 15s", 300..301);
-    }
-    lab.until_started("all", 4);
+    compete(&mut lab, "all", "REDLOCK_SYNC=all --ttl 15s");
     let began = boottime();
     for _ in 0..4 * rounds() {
         let primary = lab.all.primary();
@@ -361,10 +359,7 @@ fn far_away(round_trip: u32) -> Finding {
 /// other site take over (`CLUSTER FAILOVER TAKEOVER`). Jobs go on at one site at most.
 fn cluster_takeover() -> Finding {
     let mut lab = Lab::cluster(&[0, 1, 2, 0, 0], 2);
-    for client in [A, B] {
-        lab.repeat(client, "all", SHORT, 300..301);
-    }
-    lab.until_started("all", 4);
+    compete(&mut lab, "all", SHORT);
     let began = boottime();
     lab.network.part(&[0, 1, 2, 7, A], &[3, 4, 5, 6, B]);
     pass(5);

@@ -77,7 +77,7 @@ impl Lab {
                 let text = Sentinel::configuration(number, &watchers, &places, 2, timers);
                 let (host, port) = watchers[number].clone();
                 let before = network.on(SENTINELS + number);
-                Sentinel::start(host, port, &text, before, Vec::new())
+                Sentinel::start(host, port, &text, before)
             });
             let all = Replicated {
                 servers,
@@ -160,7 +160,6 @@ impl<Site> Lab<Site> {
         let clocks: Vec<WallClock> = ahead.map(WallClock::ahead_by).collect();
         let start = |number: usize, options: &str| {
             let before = [network.on(number), clocks[number].before()].concat();
-            let before: Vec<&str> = before.iter().map(String::as_str).collect();
             let own = Network::address(number);
             let options =
                 format!("--bind {own} --protected-mode no --repl-diskless-sync-delay 0 {options}");

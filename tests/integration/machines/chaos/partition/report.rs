@@ -89,22 +89,13 @@ pub struct Finding {
 impl Finding {
     pub fn of(reports: &[Report]) -> Self {
         let mut finding = Self::default();
-        for Report {
-            lock,
-            starts,
-            statuses,
-            said,
-            ..
-        } in reports
-        {
-            let line = format!(
-                "{lock}: {} holds, runs by status: {statuses:?}",
-                starts.len()
-            );
+        for report in reports {
+            let (holds, statuses, said) = (report.starts.len(), &report.statuses, &report.said);
+            let lock = &report.lock;
+            let line = format!("{lock}: {holds} holds, runs by status: {statuses:?}");
             finding.lines.push(line);
-            finding
-                .lines
-                .extend(said.iter().map(|line| format!("  said: {line}")));
+            let said_lines = said.iter().map(|line| format!("  said: {line}"));
+            finding.lines.extend(said_lines);
             if said.iter().any(|line| line.contains("was suspended")) {
                 finding.expect(false, "nothing was suspended, and nobody says so");
             }

@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::super::history::{Forgets, SiteFault};
 use super::{AGAIN, Later, State, Then, Topology, answers, disturb, draw_options, ms, tell};
-use crate::support::{
-    Dice, MASTER, Plan, Redis, Replicated, WallClock, free_port, permit_channels,
-};
+use crate::support::{Dice, MASTER, Plan, Redis, Replicated, WallClock, permit_channels};
 
 /// Largest lead of a server's clock, in milliseconds: somewhat less than the clock skew that redlock expects.
 const APART: i64 = 450;
@@ -48,7 +46,6 @@ impl Watched {
         let all = Replicated::with(&Plan {
             options: &options,
             before: before.collect(),
-            ports: Some(free_port),
             ..Plan::default()
         });
         Self {
@@ -150,7 +147,7 @@ impl Watched {
         if self.sentinels[number] != State::Running {
             return None;
         }
-        let sentinel = &self.all.sentinels[number];
+        let sentinel = &mut self.all.sentinels[number];
         let then = if fault == "sentinel killed" {
             sentinel.kill();
             self.sentinels[number] = State::Dead;

@@ -25,9 +25,7 @@ impl Single {
     pub fn start(dice: &mut Dice) -> Self {
         let (keeps_data, options) = draw_options(dice);
         let clock = WallClock::ahead_by(0);
-        let before = clock.before();
-        let before: Vec<&str> = before.iter().map(String::as_str).collect();
-        let redis = Redis::at(free_port, &before, &options);
+        let redis = Redis::at(free_port, &clock.before(), &options);
         let action = Arc::new(Mutex::new(Action::Pass));
         let current = Arc::clone(&action);
         Self {
