@@ -6,7 +6,6 @@
 //! | `machines/` | searches for a broken promise by drawing, playing or breaking things; its `mod.rs` lists them |
 //! | `support/` | helpers of every test: a private Redis, redlock as a process, terminals, lines that fail |
 //! | `generated` | man pages and completions agree with the command line, and work |
-//! | `messages` | all messages of redlock are in one file to read through |
 //! | `pages` | the README and the pages of docs/ have valid links |
 //! | `roff` | makes pages of the manual from pages of docs/ |
 //! | `tidy` | the invariants that the text of the code shows |
@@ -22,7 +21,6 @@ mod support;
 
 mod generated;
 mod machines;
-mod messages;
 mod pages;
 mod promises;
 mod roff;
