@@ -96,6 +96,9 @@ fn is_locked(file: &Path) -> bool {
     lines.any(|line| line.contains("FLOCK") && line.contains(&inode))
 }
 
+/// Added to the number of a case that is played again.
+const REPEATED: usize = 10_000;
+
 /// Plays a case. Returns the broken promise, if there is one.
 fn play(redis: &Redis, case: Case, number: usize) -> Result<(), String> {
     let name = format!("case-{number}");
@@ -170,6 +173,10 @@ fn play(redis: &Redis, case: Case, number: usize) -> Result<(), String> {
     let messages = fs::read_to_string(&stderr).unwrap_or_default();
     let has_run = base.with_extension("ran").exists();
     if fired_at.is_none() && fired.try_recv().is_err() {
+        // On a busy machine the server may seem silent before the fault.
+        if status == Some(69) && number < REPEATED * 3 {
+            return play(redis, case, number + REPEATED);
+        }
         return Err(format!("no {}", case.place));
     }
     judge(case, status, has_run, &messages).map_err(|why| {

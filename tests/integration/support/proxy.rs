@@ -631,8 +631,11 @@ fn is_message(reply: &[u8]) -> bool {
     reply[0] == b'>' && !confirms()
 }
 
-/// Returns the words of a request.
+/// Returns the words of a request; a plain line is one word.
 fn words(bytes: &[u8]) -> Vec<Vec<u8>> {
+    if bytes[0] != b'*' {
+        return vec![bytes.trim_ascii().to_vec()];
+    }
     let request = redis::parse_redis_value(bytes).unwrap();
     redis::from_redis_value(request).unwrap()
 }
