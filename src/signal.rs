@@ -31,8 +31,10 @@ pub struct Signals {
     on_terminal: bool,
     /// True if the next SIGCONT is the one that has continued redlock itself.
     continued: Cell<bool>,
-    /// True if a signal has asked redlock to end.
-    asked_to_end: Cell<bool>,
+    /// Bit set of the signals that have asked redlock to end.
+    asked_to_end: Cell<u32>,
+    /// Last such signal that COMMAND can't have got, because it hasn't started or has ended.
+    pub late: Cell<Option<i32>>,
     /// True in a keeper, whose release of its locks no signal ends.
     is_keeper: Cell<bool>,
     /// Deadline for the end of redlock, set by the first call of [`Self::left_to_end`] after such a signal.
@@ -55,7 +57,8 @@ impl Signals {
             taken,
             on_terminal,
             continued: Cell::new(false),
-            asked_to_end: Cell::new(false),
+            asked_to_end: Cell::new(0),
+            late: Cell::new(None),
             is_keeper: Cell::new(false),
             ends_by: Cell::new(None),
             sigchld_ignored,
@@ -76,8 +79,13 @@ impl Signals {
                 _ => false,
             };
             if !is_skipped {
-                if asks_to_end(received.signal) {
-                    self.asked_to_end.set(!self.is_keeper.get());
+                if asks_to_end(received.signal) && !self.is_keeper.get() {
+                    let (asked, signal) = (self.asked_to_end.get(), 1 << received.signal);
+                    // A shell or timeout(1) passes on a signal that the whole job has got, but no key.
+                    if received.from_kernel || asked & signal == 0 {
+                        self.late.set(Some(received.signal));
+                    }
+                    self.asked_to_end.set(asked | signal);
                 }
                 return Ok(Some(received));
             }
@@ -88,7 +96,7 @@ impl Signals {
     /// Returns the rest of `within`, which begins at the first call after a signal that asks redlock to end. Returns
     /// `None` before such a signal.
     pub fn left_to_end(&self, within: Duration) -> Option<Duration> {
-        if !self.asked_to_end.get() {
+        if self.asked_to_end.get() == 0 {
             return None;
         }
         let by = self.ends_by.get().unwrap_or_else(|| now() + within);
@@ -127,13 +135,20 @@ impl Signals {
         Ok(self.continued.get())
     }
 
+    /// Returns a signal that has asked redlock to end while no COMMAND was running. A repetition of a
+    /// signal that COMMAND may have got doesn't count.
+    pub fn late(&self) -> Option<i32> {
+        while let Ok(Some(_)) = self.next() {}
+        self.late.get()
+    }
+
     /// Lets a signal that asks redlock to end do so at once, for a slow release after COMMAND has ended: the lock then
-    /// expires by itself. Discards signals that came before.
+    /// expires by itself. Signals that came before have to wait for the end of the release.
     pub fn let_through(&self) -> io::Result<()> {
         if self.is_keeper.get() {
             return Ok(());
         }
-        while self.next()?.is_some() {}
+        self.late();
         // For the first process of a system, the kernel ignores the default actions of signals.
         if std::process::id() == 1 {
             for signal in ENDING_SIGNALS {

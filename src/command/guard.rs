@@ -75,7 +75,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
         Ok(result.exit)
     });
     leave_all(holds, settings, &sources.signals);
-    exit
+    Ok(job::exit_after(exit?, &sources.signals))
 }
 
 /// Reads the value of `REDLOCK_HELD` from a file or standard input. COMMAND can read the rest of standard input.

@@ -284,6 +284,7 @@ impl PendingRun<'_> {
             {
                 hook.tell(&news, settings.verbosity);
             }
+            fail_on(sources.signals.late())?;
             return Err(error);
         }
         let line = format_args!("{error:#}; running without a lock");
@@ -361,7 +362,7 @@ impl PendingRun<'_> {
             };
             hook.tell(&news, terms.verbosity);
         }
-        exit
+        job::exit_after(exit, &sources.signals)
     }
 
     /// Warns that a failover may take longer than a lease lasts, if the sentinels have said when a failover begins.

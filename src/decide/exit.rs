@@ -12,8 +12,8 @@ pub enum Exit {
     Command(u8),
     /// COMMAND was killed by this signal.
     Signal(i32),
-    /// The work, or the wait for the lock, ended by this signal, which redlock got, too. redlock also ends by
-    /// the signal, or by this status if it can't.
+    /// The work, or the wait for the lock, ended by this signal, which redlock got, too; or redlock got it
+    /// while it released the lock. redlock also ends by the signal, or by this status if it can't.
     Interrupted(i32),
     /// `redlock fence`: a later holder has used its fence.
     StaleFence,

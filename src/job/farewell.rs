@@ -49,6 +49,15 @@ pub fn mode_after(exit: Exit, keep_for: Duration) -> ReleaseMode {
     }
 }
 
+/// Returns the exit of a process that has released its locks after work with this exit: a signal that has come
+/// meanwhile ends the process, as without redlock.
+pub fn exit_after(exit: Exit, signals: &Signals) -> Exit {
+    match (exit, signals.late()) {
+        (Exit::Command(_) | Exit::Signal(_), Some(signal)) => Exit::Interrupted(signal),
+        _ => exit,
+    }
+}
+
 impl Acquisition<'_> {
     /// Releases all locks in reverse order, and retries if another server may take over; then
     /// waits for their guards. A failure is only reported, because the lock expires after its

@@ -22,7 +22,7 @@ use anyhow::{Result, bail};
 
 use self::attempt::Attempt;
 use self::background::Background;
-pub use self::farewell::{TO_SEND, left_to_end, mode_after};
+pub use self::farewell::{TO_SEND, exit_after, left_to_end, mode_after};
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;

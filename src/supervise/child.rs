@@ -276,7 +276,7 @@ impl Child {
     /// Kills what is left of the child and its tree after its redlock died; the
     /// watchdog calls this. Returns the number of processes that could be signalled.
     pub fn kill_orphans(&mut self) -> usize {
-        // The group's number stays reserved while the group has a member, and the child was alive a moment ago.
+        // The group's number stays reserved while the group has a member.
         let group = (self.own_group && !self.reaped).then_some(self.pid);
         // A stopped process doesn't fork, and the processes it has forked keep their parent until they are found.
         loop {

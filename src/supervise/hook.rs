@@ -85,7 +85,7 @@ impl Hook<'_> {
         // A forking thread briefly has the name of its child, and
         // redlock's main thread must not be mistaken for a helper.
         let forking = sys::start_thread("hook", sys::USUAL_STACK, move || {
-            let work = |result: File| attend(result, &words, &variables);
+            let work = |result: File| drop(attend(result, &words, &variables));
             let _ = sys::fork_apart(sys::HOOK, result, work);
         })?;
         let _ = forking.join();
@@ -199,36 +199,27 @@ impl HookTest {
     }
 }
 
-/// Runs the helper process: starts the script, reports its status, and reaps or kills its tree.
-fn attend(mut result: File, words: &[CString], variables: &[CString]) {
-    let Ok(null) = open_null() else {
-        return;
-    };
+/// Runs the helper process: starts the script, reports its status, and reaps or kills its tree. Ends with an
+/// error, at the latest when no process is left to reap.
+fn attend(mut result: File, words: &[CString], variables: &[CString]) -> io::Result<()> {
+    let null = open_null()?;
     sys::set_default(SIGCHLD);
-    let Ok(ends) = sys::signal_descriptor(&[SIGCHLD]) else {
-        return;
-    };
+    let ends = sys::signal_descriptor(&[SIGCHLD])?;
     // Otherwise the script's orphans would become children of redlock.
-    if sys::adopt_orphans().is_err() {
-        return;
-    }
+    sys::adopt_orphans()?;
     let until = now() + LONGEST;
     let tree = Tree::below(Pid::this());
     let own = Pid::this();
-    let started = sys::fork_apart(sys::HOOK, &null, |null| {
+    let script = sys::fork_apart(sys::HOOK, &null, |null| {
         let _ = set_pdeathsig(Signal::SIGKILL);
         if Pid::parent() == own {
             sys::become_program(c"/bin/sh", words, variables, null, null);
         }
-    });
-    let Ok(script) = started else {
-        return;
-    };
+    })?;
     loop {
         while let Ok(Some(_)) = sys::next_signal(&ends) {}
         // Continues until nothing is left, because any rest would become a child of redlock.
-        let Ok(ended) = sys::reap() else { return };
-        if let Some((pid, status)) = ended {
+        if let Some((pid, status)) = sys::reap()? {
             if pid == script.as_raw() {
                 let by_signal = || status.signal().map_or(0, |signal| 128 + signal);
                 let code = status.code().unwrap_or_else(by_signal);

@@ -25,7 +25,7 @@ use crate::clock::{Moment, Timer, now};
 use crate::signal::forwarded;
 use crate::supervise::child::Child;
 use crate::supervise::process::ProcessFd;
-use crate::supervise::procfs::{Process, Stat};
+use crate::supervise::procfs::{Process, Stat, is_there};
 use crate::supervise::renewer::{OnRenewal, Renewer};
 use crate::sys::poll::{self, readable};
 use crate::sys::{self, ReceivedSignal, WATCHDOG};
@@ -114,7 +114,7 @@ impl Watchdog {
             by_renewal: None,
         };
         renewer.call(Box::new(move || {
-            if let Ok(pid) = sys::fork_apart(WATCHDOG, its, |pipe| watch.run(&pipe)) {
+            if let Ok(pid) = sys::fork_apart(WATCHDOG, its, |pipe| drop(watch.run(&pipe))) {
                 let _ = announce.send(pid);
             }
             None
@@ -218,20 +218,12 @@ struct Watch {
     by_renewal: Option<Moment>,
 }
 
-/// Reason for a watchdog's end.
-enum WatchdogEnd {
-    Dismissed,
-    RedlockIsDead,
-}
-
 impl Watch {
     /// Runs the watchdog process until redlock dismisses it or is dead.
-    fn run(mut self, pipe: &UnixStream) {
-        let Ok(mut timer) = Timer::new() else { return };
+    fn run(mut self, pipe: &UnixStream) -> io::Result<()> {
+        let mut timer = Timer::new()?;
         // These signals are blocked, as in the thread that forked this process.
-        let Ok(signals) = sys::signal_descriptor(&forwarded()) else {
-            return;
-        };
+        let signals = sys::signal_descriptor(&forwarded())?;
         // Discards signals from before the new session: they may
         // have been meant for redlock's group, without COMMAND.
         while let Ok(Some(_)) = sys::next_signal(&signals) {}
@@ -242,14 +234,9 @@ impl Watch {
         let may_be = !self.child.reaped && (shown.is_none() || shown == self.started);
         self.command = command.filter(|_| may_be);
         self.child.reaped |= !may_be;
-        loop {
-            match self.listen(pipe) {
-                None => {}
-                Some(WatchdogEnd::Dismissed) => return,
-                Some(WatchdogEnd::RedlockIsDead) => return self.kill_orphans(),
-            }
+        while self.listen(pipe) {
             let due = if now() >= self.dead_by() {
-                self.kill_command();
+                self.kill_command(false);
                 self.child.kill();
                 self.child.refused.clear();
                 now() + LOOK
@@ -259,9 +246,7 @@ impl Watch {
                 self.child.look(Some(until));
                 self.dead_by()
             };
-            if timer.set(Some(due)).is_err() {
-                return;
-            }
+            timer.set(Some(due))?;
             let sources = [pipe.as_fd(), timer.as_fd(), signals.as_fd()];
             let _ = poll::wait(&mut sources.map(readable), None);
             // Before Rust 1.90, each write to a dead redlock causes another signal, SIGPIPE.
@@ -269,28 +254,32 @@ impl Watch {
                 && write((word_of(&received), now()), pipe).is_ok()
             {}
         }
+        Ok(())
     }
 
-    /// Kills COMMAND and its group first, because everything else may take time. Does
-    /// nothing if COMMAND was reaped: its pid and group may belong to another process.
-    fn kill_command(&mut self) {
+    /// Kills COMMAND and its group first, because everything else may take time. Spares both if redlock has
+    /// reaped COMMAND: its number may belong to another process or group. After redlock's death, the first
+    /// process may have reaped COMMAND. No process gets its number before the last member of its group ends.
+    fn kill_command(&mut self, redlock_is_dead: bool) {
         let Some(command) = &self.command else {
             return;
         };
         let permission = command.signal(0);
-        if permission.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH)) {
-            self.child.reaped = true;
-        }
+        let is_gone = permission.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH));
+        self.child.reaped |= is_gone && (!redlock_is_dead || is_there(self.child.pid));
         self.child.kill_group();
         let _ = command.signal(sys::SIGKILL);
     }
 
-    /// Handles redlock's messages.
-    fn listen(&mut self, pipe: &UnixStream) -> Option<WatchdogEnd> {
+    /// Handles redlock's messages and its death. Returns false if redlock needs no watchdog any more.
+    fn listen(&mut self, pipe: &UnixStream) -> bool {
         loop {
             match read(pipe) {
-                Ok(None) => return Some(WatchdogEnd::RedlockIsDead),
-                Ok(Some((DISMISSED, _))) => return Some(WatchdogEnd::Dismissed),
+                Ok(None) => {
+                    self.kill_orphans();
+                    return false;
+                }
+                Ok(Some((DISMISSED, _))) => return false,
                 Ok(Some((REAPED, _))) => self.child.reaped = true,
                 Ok(Some((RENEWED, dead_by))) => self.by_renewal = Some(dead_by),
                 Ok(Some((word, dead_by))) => {
@@ -299,7 +288,7 @@ impl Watch {
                         self.by_renewal = None;
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
                 Err(_) => {}
             }
         }
@@ -312,8 +301,8 @@ impl Watch {
     }
 
     /// Kills everything that a dead redlock has left. The orphans have other parents now.
-    fn kill_orphans(mut self) {
-        self.kill_command();
+    fn kill_orphans(&mut self) {
+        self.kill_command(true);
         let until = now() + GIVE_UP_AFTER;
         let mut pause = Duration::from_millis(1);
         while self.child.kill_orphans() > 0 && now() < until {

@@ -306,13 +306,13 @@ fn the_table_of_processes_has_each_name_of_a_process_and_a_thread() {
 const BUDGET: [(&str, usize); 11] = [
     ("cli", 529),
     ("command", 4605),
-    ("job", 1364),
+    ("job", 1370),
     ("config", 519),
     ("decide", 1564),
     ("protocol", 2592),
     ("server", 4520),
     ("report", 779),
-    ("supervise", 2613),
+    ("supervise", 2594),
     ("sys", 837),
     ("usage", 141),
 ];

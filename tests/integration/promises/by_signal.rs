@@ -1,9 +1,13 @@
 //! If redlock itself gets INT, QUIT, TERM or HUP, and COMMAND or the wait ends by it, redlock ends by the same signal. So a
-//! script around redlock ends as it would without redlock. In all other cases redlock exits with a number.
+//! script around redlock ends as it would without redlock. So does redlock if the signal comes while it releases the lock. In
+//! all other cases redlock exits with a number.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::promises::starting::inside;
 use crate::promises::terminal::{CTRL_BACKSLASH, CTRL_C, on_terminal, pid_in};
 use crate::support::prelude::*;
+use crate::support::proxy::{Action, Proxy, load_scripts};
 
 /// Signals by which redlock ends if they ended its work.
 const FATAL: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
@@ -83,8 +87,136 @@ fn a_signal_that_ends_a_wait_ends_redlock_by_the_same_signal_and_leaves_nothing_
 
 /// Returns true if a process has blocked this signal, so that it reads it.
 pub fn blocks(pid: i32, signal: i32) -> bool {
-    let mask = u64::from_str_radix(&status_of(pid, "SigBlk"), 16).unwrap_or(0);
+    is_in_set("SigBlk", pid, signal)
+}
+
+/// Returns true if the process shows the signal in this set.
+fn is_in_set(set: &str, pid: i32, signal: i32) -> bool {
+    let mask = u64::from_str_radix(&status_of(pid, set), 16).unwrap_or(0);
     mask & (1 << (signal - 1)) != 0
+}
+
+/// A proxy that holds up one operation, which ends the use of a lock.
+struct HeldUp {
+    proxy: Proxy,
+    asked: Receiver<()>,
+    go: Sender<()>,
+}
+
+impl HeldUp {
+    fn new(redis: &Redis, operation: &'static str) -> Self {
+        load_scripts(redis);
+        let ((asks, asked), (go, goes)) = (channel(), channel());
+        let proxy = Proxy::with(redis, move |request| {
+            if request.operation == operation {
+                let _ = asks.send(());
+                // Fails if the test is over.
+                let _ = goes.recv();
+            }
+            Action::Pass
+        });
+        Self { proxy, asked, go }
+    }
+
+    fn redlock(&self, redis: &Redis, words: &[&str]) -> Command {
+        let mut command = redlock(redis, words);
+        command.env("REDLOCK_URL", self.proxy.url());
+        command
+    }
+
+    /// Waits for the operation.
+    #[track_caller]
+    fn await_request(&self) {
+        self.asked.recv_timeout(crate::support::TIMEOUT).unwrap();
+    }
+
+    /// Passes the operation on when this signal has arrived, or `is_slow` and redlock doesn't read signals any more.
+    fn pass_after(&self, redlock: i32, signal: i32, is_slow: bool) {
+        wait_until("the signal has arrived", || {
+            let is_pending = !is_slow && is_in_set("ShdPnd", redlock, signal);
+            is_pending || !blocks(redlock, signal)
+        });
+        self.go.send(()).unwrap();
+    }
+}
+
+#[test]
+fn a_signal_that_comes_while_redlock_releases_ends_redlock_after_that() {
+    for is_slow in [false, true] {
+        side_by_side(FATAL, |signal| {
+            let redis = Redis::start();
+            let held_up = HeldUp::new(&redis, "release");
+            let words = words!("run a -c", "exit 3");
+            let run = Running::start(&mut held_up.redlock(&redis, words));
+            held_up.await_request();
+            send(run.pid(), signal);
+            held_up.pass_after(run.pid(), signal, is_slow);
+            let end = run.finish();
+            assert_ended_by(&redis, &end, signal);
+            end.assert_silent();
+            redis.await_free("a");
+            let history = json(&redis, "history --json a");
+            assert_eq!(history[0]["status"], 3, "{history}");
+        });
+    }
+}
+
+#[test]
+fn ctrl_c_while_redlock_releases_or_leaves_the_queue_ends_the_script_around_it() {
+    for words in ["run a -- true", "run -w 1s held -- true"] {
+        let redis = Redis::start();
+        redis.cli(&["SET", "redlock:held", "somebody", "PX", "600000"]);
+        let held_up = HeldUp::new(&redis, "release");
+        let (url, home) = (held_up.proxy.url(), redis.dir.path().display());
+        let script = format!(
+            "REDLOCK_URL={url} bash -c 'echo $$ >{home}/pid; exec redlock {words}'; echo published"
+        );
+        let mut terminal = on_terminal(&redis, &["bash", "-c", &script]);
+        held_up.await_request();
+        let pid = fs::read_to_string(redis.dir.path().join("pid")).unwrap();
+        let pid = pid.trim().parse().unwrap();
+        terminal.type_in(CTRL_C);
+        held_up.pass_after(pid, libc::SIGINT, false);
+        terminal.finish();
+        assert_eq!(
+            terminal.count("published"),
+            0,
+            "{words}: {}",
+            terminal.shown
+        );
+    }
+}
+
+#[test]
+fn a_signal_that_comes_while_a_guard_leaves_its_lock_ends_the_guard_after_that() {
+    let redis = Redis::start();
+    let held_up = HeldUp::new(&redis, "leave");
+    let script = r#"redlock guard -c 'echo guard $PPID; exit 3'; echo "ended $?""#;
+    let mut run = Running::start(&mut held_up.redlock(&redis, words!("run a -c", script)));
+    let guard = pid_in(&run.line());
+    held_up.await_request();
+    send(guard, libc::SIGTERM);
+    held_up.pass_after(guard, libc::SIGTERM, false);
+    while !run.line().starts_with("ended 143") {}
+    run.finish().assert_exited(0);
+}
+
+#[test]
+fn a_signal_that_command_has_handled_does_not_count_once_more_at_the_release() {
+    let redis = Redis::start();
+    let held_up = HeldUp::new(&redis, "release");
+    let script = "trap 'exit 3' TERM; echo ready; sleep 60 & wait";
+    let words = words!("run a -c", script);
+    let run = Running::start(&mut held_up.redlock(&redis, words)).at_ready();
+    let began = Instant::now();
+    send(run.pid(), libc::SIGTERM);
+    held_up.await_request();
+    send(run.pid(), libc::SIGTERM);
+    held_up.pass_after(run.pid(), libc::SIGTERM, false);
+    let end = run.finish();
+    // Another signal ends a release that takes long.
+    let is_slow = began.elapsed() >= Duration::from_millis(500);
+    assert!(is_slow || end.code() == Some(3), "{end:?}");
 }
 
 #[test]

@@ -241,9 +241,7 @@ fn a_watchdog_kills_the_command_before_it_looks_at_anything_that_may_keep_it_wai
     let command: i32 = run.line().parse().unwrap();
     let watchdog = await_watchdog(run.pid());
     killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
-    wait_until("it has taken in what it was told", || {
-        proc(watchdog, "wchan").contains("poll")
-    });
+    wait_until("it has taken in what it was told", || rests(watchdog));
     // Like a /proc that waits for the memory of another process.
     let held = words!("-e inject=openat:delay_enter=60s -o /dev/null");
     let mut strace = attach_strace(watchdog, held);
@@ -432,42 +430,103 @@ fn at_a_limit_of_processes_a_deadlock_is_found_all_the_same() {
 }
 
 #[test]
+fn a_watchdog_that_is_late_kills_the_group_of_a_command_that_the_first_process_has_reaped() {
+    crate::support::among_own_processes!();
+    let redis = Redis::start();
+    // Neither its parent nor its environment shows the child's origin.
+    let script = r#"echo ready; read go <"$HOME/gate"
+        (env -i sh -c 'echo $$; exec sleep 50' &); exec sleep 50"#;
+    let mut gate = Gate::new(&redis);
+    let mut run = run(&redis, words!("run --ttl 120s a -c", script)).at_ready();
+    let (watchdog, command) = (await_watchdog(run.pid()), children(run.pid())[0]);
+    wait_until("it has looked at COMMAND", || rests(watchdog));
+    send(watchdog, libc::SIGSTOP);
+    wait_until("it is stopped", || state(watchdog) == Some('T'));
+    gate.open();
+    let child: i32 = run.line().parse().unwrap();
+    run.kill();
+    wait_until("COMMAND is reaped", || is_gone(command));
+    send(watchdog, libc::SIGCONT);
+    wait_until("the watchdog ends", || !is_alive(watchdog));
+    assert!(!is_alive(child));
+}
+
+/// Returns true if a watchdog waits for the next message or moment.
+fn rests(watchdog: i32) -> bool {
+    let channel = fs::read_to_string(format!("/proc/{watchdog}/wchan"));
+    channel.is_ok_and(|channel| channel.contains("poll"))
+}
+
+/// Moment at which a bystander gets COMMAND's pid.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reuse {
+    /// A child of COMMAND keeps the run going.
+    WhileRunning,
+    /// A new watchdog starts after the bystander.
+    BeforeWatchdog,
+    /// redlock is killed while it releases the lock.
+    AtRelease,
+}
+
+#[test]
 fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
     // Pids can be chosen in a namespace of its own.
     crate::support::among_own_processes!();
-    // `is_new`: a new watchdog starts after the bystander.
-    for is_new in [false, true] {
-        let redis = Redis::start();
-        // COMMAND ends, and its child keeps the run going.
-        let script = "echo $$; setsid sleep 50 >/dev/null 2>&1 & exit 0";
-        let words = words!("redlock run --ttl 9s --with-children a -c", script);
-        let shell = r#"set -m; "$@" & echo "redlock $!"
-            read go <"$HOME/gate"; echo $go >/proc/sys/kernel/ns_last_pid; sleep 50 & echo "bystander $!"; wait"#;
-        let mut gate = Gate::new(&redis);
-        let bash = words!("bash -c {} bash", shell);
-        let mut bash = Running::start(&mut directly(&redis, &[bash, words].concat()));
-        // The shell prints one pid after a word, and COMMAND only its own.
-        let mut lines = [bash.line(), bash.line()];
-        lines.sort();
-        let [command, redlock] = lines.map(|line| pid_in(&line));
-        let mut watchdog = await_watchdog(redlock);
-        wait_until("COMMAND is reaped", || state(command).is_none());
-        if is_new {
-            send(watchdog, libc::SIGKILL);
-        }
-        gate.say(&(command - 1).to_string());
-        let bystander = bash.line();
-        if bystander != format!("bystander {command}") {
-            // The kernel doesn't reuse a pid this soon, or the file doesn't exist.
-            continue;
-        }
-        if is_new {
-            watchdog = await_watchdog(redlock);
-        }
-        send(redlock, libc::SIGKILL);
-        wait_until("the watchdog ends", || !is_alive(watchdog));
-        assert!(is_alive(command), "the bystander was killed ({is_new})");
+    for reuse in [Reuse::WhileRunning, Reuse::BeforeWatchdog, Reuse::AtRelease] {
+        assert_bystander_lives(reuse);
     }
+}
+
+/// Asserts that the watchdog doesn't kill a bystander with COMMAND's pid.
+#[track_caller]
+fn assert_bystander_lives(reuse: Reuse) {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "release" => Action::LoseRequest,
+        _ => Action::Pass,
+    });
+    let rest = match reuse {
+        Reuse::AtRelease => "",
+        _ => "setsid sleep 50 >/dev/null 2>&1 &",
+    };
+    let script = format!(r#"echo $$; {rest} until [ -e "$HOME/over" ]; do sleep 0.01; done"#);
+    let (url, script) = (proxy.url(), script.as_str());
+    let words = words!("redlock run -u {} --ttl 9s a -c", &url, script);
+    let words = match reuse {
+        Reuse::AtRelease => words.to_vec(),
+        _ => [&words[..2], &["--with-children"], &words[2..]].concat(),
+    };
+    let shell = r#"set -m; "$@" & echo "redlock $!"
+        read go <"$HOME/gate"; echo $go >/proc/sys/kernel/ns_last_pid; sleep 50 & echo "bystander $!"; wait"#;
+    let mut gate = Gate::new(&redis);
+    let bash = words!("bash -c {} bash", shell);
+    let mut bash = Running::start(&mut directly(&redis, &[bash, &words].concat()));
+    // The shell prints one pid after a word, and COMMAND only its own.
+    let mut lines = [bash.line(), bash.line()];
+    lines.sort();
+    let [command, redlock] = lines.map(|line| pid_in(&line));
+    let mut watchdog = await_watchdog(redlock);
+    wait_until("it has looked at COMMAND", || rests(watchdog));
+    fs::write(redis.dir.path().join("over"), "").unwrap();
+    wait_until("COMMAND is reaped", || is_gone(command));
+    match reuse {
+        Reuse::WhileRunning => {}
+        Reuse::BeforeWatchdog => send(watchdog, libc::SIGKILL),
+        Reuse::AtRelease => wait_until("it releases", || proxy.count("release") == 1),
+    }
+    gate.say(&(command - 1).to_string());
+    let bystander = bash.line();
+    if bystander != format!("bystander {command}") {
+        // The kernel doesn't reuse a pid this soon, or the file doesn't exist.
+        return;
+    }
+    if reuse == Reuse::BeforeWatchdog {
+        watchdog = await_watchdog(redlock);
+    }
+    send(redlock, libc::SIGKILL);
+    wait_until("the watchdog ends", || !is_alive(watchdog));
+    assert!(is_alive(command), "the bystander was killed ({reuse:?})");
 }
 
 #[test]
