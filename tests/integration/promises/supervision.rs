@@ -138,9 +138,15 @@ fn when_redlock_is_killed_the_child_dies_and_the_lock_within_its_ttl() {
     let redis = Redis::start();
     let mut running = Running::start(&mut redis.redlock(words!(
         "run --ttl 4s -k 100ms a -c",
-        "echo $$; exec sleep 60"
+        "echo $$; exec sleep 600"
     )));
     let child: i32 = running.line().parse().unwrap();
+    // The kernel kills the child even without a watchdog, and a suspended redlock starts no other one.
+    running.suspend();
+    if let Some(watchdog) = forked_watchdog(running.pid()) {
+        send(watchdog, libc::SIGKILL);
+        wait_until("its watchdog is dead", || !is_alive(watchdog));
+    }
     running.signal(Signal::SIGKILL);
     wait_until("the child is dead", || !is_alive(child));
     let left: i64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
