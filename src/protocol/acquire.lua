@@ -48,9 +48,9 @@ end
 -- Builds the answer for a busy lock. `more`: dead waiters may be left in front of this run.
 local function busy(ahead, polls, more)
   local value = redis.call('GET', lock)
-  local holder, left, count = value, 0, 1
+  local holder, count, left = value, 1
   if not value or value == FROZEN then
-    holder, count, left = false, 0, is_kept_out and frozen - now_ms or 0
+    holder, count, left = false, 0, is_kept_out and frozen or 0
   elseif SHARED_VALUES[value] then
     local first = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
     holder, count = first[1], redis.call('ZCARD', holders)
