@@ -24,7 +24,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::chaos::faults::{described, marked};
-use crate::support::{REDLOCK, Redis, cores, on_threads, script, state, without_terminal};
+use crate::support::{REDLOCK, Redis, cores, on_threads, proc, script, state, without_terminal};
 
 /// Longest time for a case, after which it counts as hung.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -426,10 +426,8 @@ impl Sweep {
     fn strace_forgot_the_watchdog(&self, name: &str, strace: &Child) -> bool {
         let mut processes = self.processes(name);
         processes.retain(|&pid| u32::try_from(pid) != Ok(strace.id()));
-        let is_forgotten = |&pid: &i32| {
-            let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            program.trim() == "rl-watchdog" && state(pid) == Some('t')
-        };
+        let is_forgotten =
+            |&pid: &i32| proc(pid, "comm") == "rl-watchdog" && state(pid) == Some('t');
         !processes.is_empty() && processes.iter().all(is_forgotten)
     }
 

@@ -178,12 +178,7 @@ fn ctrl_c_while_redlock_releases_or_leaves_the_queue_ends_the_script_around_it()
         terminal.type_in(CTRL_C);
         held_up.pass_after(pid, libc::SIGINT, false);
         terminal.finish();
-        assert_eq!(
-            terminal.count("published"),
-            0,
-            "{words}: {}",
-            terminal.shown
-        );
+        assert_eq!(terminal.count("published"), 0, "{words}");
     }
 }
 

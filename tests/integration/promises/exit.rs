@@ -143,7 +143,7 @@ fn a_release_is_repeated_while_the_server_is_busy_or_restarts() {
     ] {
         let proxy = Proxy::with(&redis, move |request| {
             let is_refused = request.operation == "release" && request.before < 3;
-            if is_refused { refusal } else { Action::Pass }
+            [Action::Pass, refusal][usize::from(is_refused)]
         });
         let mut run = redis.run("--ttl 10m a", "exit 5");
         outcome(run.env("REDLOCK_URL", proxy.url()))

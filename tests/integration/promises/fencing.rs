@@ -231,10 +231,8 @@ fn lock_of(file: &Path) -> Flock<fs::File> {
 /// Starts a fence. Returns when it waits for the lock on the file.
 fn waiting_for(file: &Path, number: &str) -> Running {
     let writer = Running::start(&mut redlock(&["fence", file.to_str().unwrap(), number]));
-    let channel = format!("/proc/{}/wchan", writer.pid());
-    wait_until("it waits for the file", || {
-        fs::read_to_string(&channel).is_ok_and(|channel| channel.contains("nanosleep"))
-    });
+    let pid = writer.pid();
+    wait_until("it waits", || proc(pid, "wchan").contains("nanosleep"));
     writer
 }
 

@@ -235,16 +235,10 @@ fn no_token_is_ever_on_a_command_line() {
 /// Waits for a redlock with these words on its command line. Returns its pid.
 fn process(words: &str) -> Pid {
     let is_it = |pid: &i32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        let line = proc(*pid, "cmdline").replace('\0', " ");
         line.starts_with("redlock ") && line.contains(words)
     };
-    let pid = await_some("the process is there", || {
-        let processes = fs::read_dir("/proc").unwrap().flatten();
-        let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.find(is_it)
-    });
-    Pid::from_raw(pid)
+    Pid::from_raw(await_some("the process is there", || pids().find(is_it)))
 }
 
 #[test]
@@ -266,8 +260,8 @@ fn a_script_whose_acquire_is_killed_while_it_connects_or_waits_ends_there() {
         let script = Running::start(shell(&redis, "bash", text).env("URL", &url));
         let acquire = process(&url);
         wait_until("it waits", || {
-            let wchan = fs::read_to_string(format!("/proc/{acquire}/wchan")).unwrap_or_default();
-            wchan.contains("poll") && (url != redis.url() || !redis.queue("a").is_empty())
+            let rests = proc(acquire.as_raw(), "wchan").contains("poll");
+            rests && (url != redis.url() || !redis.queue("a").is_empty())
         });
         kill(acquire, signal).unwrap();
         let end = script.finish();

@@ -453,8 +453,7 @@ fn a_watchdog_that_is_late_kills_the_group_of_a_command_that_the_first_process_h
 
 /// Returns true if a watchdog waits for the next message or moment.
 fn rests(watchdog: i32) -> bool {
-    let channel = fs::read_to_string(format!("/proc/{watchdog}/wchan"));
-    channel.is_ok_and(|channel| channel.contains("poll"))
+    proc(watchdog, "wchan").contains("poll")
 }
 
 /// Moment at which a bystander gets COMMAND's pid.

@@ -1,14 +1,13 @@
 //! Faults of processes: they are killed, or suspended and resumed. A fault hits at random while a job holds or waits, at the
 //! hand-over, or just before a renewal.
 
-use std::fs;
 use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::history::{Hit, Job, MS, Nanos, Process, ProcessFault, Role, Span, beats_of, boottime};
-use crate::support::{Dice, state};
+use crate::support::{Dice, pids, proc, state};
 
 /// Environment variable that marks the processes of a job.
 pub const JOB: &str = "CHAOS_JOB";
@@ -24,30 +23,25 @@ fn job_mark(job: u32) -> String {
 
 /// Returns the processes that have this mark in their environment.
 pub fn marked(mark: &str) -> Vec<i32> {
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|&pid| is_marked(pid, mark)).collect()
+    pids().filter(|&pid| is_marked(pid, mark)).collect()
 }
 
 /// Describes a process by its state and its command line.
 pub fn described(pid: i32) -> String {
-    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words = String::from_utf8_lossy(&words).replace('\0', " ");
+    let words = proc(pid, "cmdline").replace('\0', " ");
     format!("process {pid} {:?}: {words}", state(pid))
 }
 
 fn is_marked(pid: i32, mark: &str) -> bool {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let mut parts = environment.windows(mark.len());
-    parts.any(|part| part == mark.as_bytes())
+    proc(pid, "environ").contains(mark)
 }
 
 fn role(pid: i32) -> Option<Role> {
-    let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let mut words = words.split(|&byte| byte == 0);
+    let words = proc(pid, "cmdline");
+    let mut words = words.split('\0');
     match (words.next()?, words.next()?) {
-        (b"redlock", b"run" | b"acquire") => Some(Role::Supervisor),
-        (b"beater", _) => Some(Role::Worker),
+        ("redlock", "run" | "acquire") => Some(Role::Supervisor),
+        ("beater", _) => Some(Role::Worker),
         _ => None,
     }
 }
