@@ -34,7 +34,7 @@ pub struct Signals {
     /// Bit set of the signals that have asked redlock to end.
     asked_to_end: Cell<u32>,
     /// Last such signal that COMMAND can't have got, because it hasn't started or has ended.
-    pub late: Cell<Option<i32>>,
+    late: Cell<Option<i32>>,
     /// True in a keeper, whose release of its locks no signal ends.
     is_keeper: Cell<bool>,
     /// Deadline for the end of redlock, set by the first call of [`Self::left_to_end`] after such a signal.
@@ -133,6 +133,11 @@ impl Signals {
         sys::stop_by(SIGTSTP)?;
         self.continued.set(sys::is_pending(SIGCONT));
         Ok(self.continued.get())
+    }
+
+    /// Forgets the late signals so far, because COMMAND has got them.
+    pub fn forget_late(&self) {
+        self.late.set(None);
     }
 
     /// Returns a signal that has asked redlock to end while no COMMAND was running. A repetition of a

@@ -299,8 +299,7 @@ impl<'a> Supervision<'a> {
     /// must not be released. Only the kernel can confirm that nothing is left.
     pub(super) fn end(mut self, exit: Result<Exit>) -> WorkResult {
         let exit = exit.unwrap_or_else(|error| self.give_up(&error));
-        // COMMAND has got these signals.
-        self.signals.late.take();
+        self.signals.forget_late();
         // Not if nothing is left: a watchdog that is woken now delays the next holder, by a tenth of a hand-over.
         if let Some(watchdog) = &self.holds.watchdog
             && !matches!(self.child.reap(), Ok(Some(session::Event::TreeEnded)))

@@ -68,7 +68,8 @@ pub enum Event {
     Message,
     /// The server pushed that the waiter has the lock, for a short time.
     Granted(Grant),
-    /// The search for a deadlock is done, or there was no connection for it; with the cycle that this wait must break, if any.
+    /// The search for a deadlock is done, with the cycle that this wait must break, if any; or there was no
+    /// connection for it.
     Searched(Option<Vec<CycleMember>>),
     /// The request for the lock was sent at this moment, perhaps only in part, and its answer may take this
     /// long. A second such event follows if the short script changed nothing and the whole one was sent.
@@ -167,8 +168,8 @@ enum Phase {
 /// moment, and hadn't published that yet.
 const SEARCH_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
 
-/// Longest time between two searches; until then each one waits for twice as long as the one before. The beginning of a wait
-/// completes a cycle, so further searches only repair what a server has forgotten, at the cost of reading the whole queue.
+/// Longest time between two searches; until then each wait doubles before the next one. A cycle is complete when its
+/// last wait begins, so further searches only find what a server has forgotten, and each reads the whole queue.
 const LONGEST_BETWEEN: Duration = Duration::from_secs(300);
 
 /// Number of leases that came too late after which the wait ends, because the server is too slow.
